@@ -1,0 +1,134 @@
+"""Who may import whom, where heavy libraries live, and that the folder triton/ hides nobody's triton."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "toolkit" / "trtkit"
+
+# Package or module directly below trtkit -> the others it may import.
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "progress": set(),
+    "acceptance": set(),
+    "findings": {"errors"},
+    "artifacts": {"errors"},
+    "config": {"errors"},
+    "checkpoints": {"errors", "findings", "progress", "artifacts"},
+    "conversion": {"errors", "progress", "artifacts", "config", "checkpoints", "findings"},
+    "engines": {"errors", "progress", "artifacts", "config", "findings"},
+    "reference": {"errors", "acceptance", "checkpoints", "progress"},
+    "serving": {"errors", "acceptance"},
+    "standin": {"errors", "acceptance", "serving", "reference", "engines"},
+    "repository": {"errors", "artifacts", "config", "engines", "serving", "findings"},
+    "server": {"errors", "progress", "artifacts", "config", "repository", "serving"},
+    "client": {"errors", "acceptance", "serving"},
+    "planning": {"errors", "config", "checkpoints", "findings", "engines"},
+    "checking": {
+        "errors",
+        "findings",
+        "config",
+        "checkpoints",
+        "engines",
+        "repository",
+        "planning",
+        "serving",
+        "doctor",
+    },
+    "doctor": {"errors", "findings", "server"},
+    "demo": {"errors", "progress", "artifacts", "checkpoints"},
+    "evaluate": {
+        "errors",
+        "progress",
+        "artifacts",
+        "acceptance",
+        "config",
+        "checkpoints",
+        "engines",
+        "reference",
+        "serving",
+        "client",
+        "server",
+    },
+    "pipeline": {
+        "errors",
+        "progress",
+        "artifacts",
+        "findings",
+        "config",
+        "checkpoints",
+        "conversion",
+        "engines",
+        "repository",
+        "checking",
+        "serving",
+        "doctor",
+    },
+}
+EVERYTHING = {"cli", "__main__", "__init__"}
+
+# Third-party library -> the packages or modules (path prefixes below trtkit) it may be imported in.
+HOMES: dict[str, tuple[str, ...]] = {
+    "click": ("cli/",),
+    "rich": ("cli/",),
+    "pydantic": ("config/",),
+    "yaml": ("config/",),
+    "torch": ("checkpoints/", "conversion/", "reference/", "standin/", "evaluate/", "demo/"),
+    "transformers": ("checkpoints/", "conversion/", "evaluate/", "demo/"),
+    "tritonclient": ("client/", "repository/pbtxt.py"),
+    "triton_python_backend_utils": ("serving/triton_io.py",),
+    "tensorrt_llm": ("engines/runtime.py",),
+    "matplotlib": ("evaluate/", "planning/"),
+}
+
+
+def sources() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def imports_of(path: Path) -> set[str]:
+    """Every dotted name that a file imports, at any depth of the file."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda p: p.relative_to(PACKAGE).as_posix())
+def test_imports_point_down(path: Path) -> None:
+    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if own in EVERYTHING:
+        return
+    used = {name.split(".")[1] for name in imports_of(path) if name.startswith("trtkit.")} - {own, "__version__"}
+    assert used <= MAY_IMPORT[own], f"{own} may not import {sorted(used - MAY_IMPORT[own])}"
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda p: p.relative_to(PACKAGE).as_posix())
+def test_heavy_libraries_stay_at_home(path: Path) -> None:
+    relative = path.relative_to(PACKAGE).as_posix()
+    for name in imports_of(path):
+        homes = HOMES.get(name.split(".")[0])
+        assert homes is None or relative.startswith(homes), f"{relative} imports {name}; its home is {homes}"
+
+
+def test_help_imports_no_heavy_library() -> None:
+    probe = (
+        "import sys; from click.testing import CliRunner; from trtkit.cli.main import cli;"
+        "CliRunner().invoke(cli, ['--help'], standalone_mode=True);"
+        "print(sorted({'torch', 'transformers', 'tensorrt_llm', 'pydantic', 'numpy', 'tritonclient', 'rich'}"
+        " & sys.modules.keys()))"
+    )
+    assert subprocess.check_output([sys.executable, "-P", "-c", probe], text=True).strip() == "[]"
+
+
+def test_the_folder_triton_is_no_python_package() -> None:
+    assert not list((ROOT / "triton").rglob("__init__.py"))
+    assert not (ROOT / "tests" / "__init__.py").exists()
+    assert str(ROOT) not in sys.path, "the repository root on sys.path makes triton/ look like OpenAI Triton"

@@ -1,0 +1,67 @@
+"""The outcome of verifying one draft, and the rates computed from many. Pure; knows no model and no server."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """The outcome of verifying one draft.
+
+    token_ids holds the accepted draft tokens and then exactly one token of the target's own: the recovered
+    token after a rejection, or the bonus token after a full acceptance.
+    """
+
+    num_draft_tokens: int
+    token_ids: tuple[int, ...]
+
+    @property
+    def num_accepted_tokens(self) -> int:
+        """Draft tokens kept."""
+        return len(self.token_ids) - 1
+
+
+def accept_greedy(draft: Sequence[int], target: Sequence[int]) -> Acceptance:
+    """Keep draft tokens while the target agrees, then take the target's next token.
+
+    target[i] is the target's choice after draft[:i], so it has len(draft) + 1 entries.
+    Raises ValueError when the lengths do not fit.
+    """
+    if len(target) != len(draft) + 1:
+        raise ValueError(f"need {len(draft) + 1} target tokens for {len(draft)} drafts, got {len(target)}")
+    disagreements = (i for i, (d, t) in enumerate(zip(draft, target, strict=False)) if d != t)
+    num_accepted = next(disagreements, len(draft))
+    return Acceptance(len(draft), (*draft[:num_accepted], target[num_accepted]))
+
+
+@dataclass(frozen=True)
+class AcceptanceSummary:
+    """Counts over many target passes.
+
+    acceptance_rate is accepted / drafted; mean_acceptance_length is tokens per target pass and includes the
+    recovered or bonus token (the definitions of vLLM's v1/spec_decode/metrics.py).
+    """
+
+    num_passes: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted / drafted tokens, or None when nothing was drafted."""
+        return self.num_accepted_tokens / self.num_draft_tokens if self.num_draft_tokens else None
+
+    @property
+    def mean_acceptance_length(self) -> float | None:
+        """Tokens per target pass, or None when there was no pass."""
+        return 1 + self.num_accepted_tokens / self.num_passes if self.num_passes else None
+
+
+def summarize(outcomes: Iterable[Acceptance]) -> AcceptanceSummary:
+    """Add up the outcomes of many target passes."""
+    kept = list(outcomes)
+    return AcceptanceSummary(
+        num_passes=len(kept),
+        num_draft_tokens=sum(outcome.num_draft_tokens for outcome in kept),
+        num_accepted_tokens=sum(outcome.num_accepted_tokens for outcome in kept),
+    )

@@ -1,0 +1,147 @@
+"""Stage directories: written whole or not at all, recognised again by a key. Knows files, not what is in them."""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from trtkit.errors import BuildError
+
+STAGE_RECORD = ".trtkit-stage.json"
+_CHUNK_BYTES = 1 << 20
+
+
+def key_of(inputs: Mapping[str, Any]) -> str:
+    """A short digest of everything that decides a stage's output; equal inputs give equal keys."""
+    text = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def sha256_of(path: Path) -> str:
+    """Digest of a file's bytes."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def is_complete(out: Path, key: str) -> bool:
+    """Whether `out` was finished with this key and still holds every file at its recorded size."""
+    record = read_record(out)
+    if record is None or record["key"] != key:
+        return False
+    recorded: dict[str, int] = record["files"]
+    return recorded == _file_sizes(out)
+
+
+def read_record(out: Path) -> dict[str, Any] | None:
+    """The stage record in `out`: {"stage", "key", "files": {path: bytes}}, or None when there is no usable one."""
+    try:
+        record = json.loads((out / STAGE_RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) and {"stage", "key", "files"} <= record.keys() else None
+
+
+@contextmanager
+def stage_output(out: Path, *, stage: str, key: str) -> Iterator[Path]:
+    """Yield a scratch directory that becomes `out` only if the body succeeds.
+
+    The scratch directory `.{name}.partial` lies beside `out` and outlives an interrupted run: the next run with the
+    same key finds there what was written, with another key an empty directory. A finished `out` is replaced in one
+    rename. Raises BuildError when another process is writing the same stage, or when the disk is full.
+    """
+    scratch = out.with_name(f".{out.name}.partial")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with _lock(out.with_name(f".{out.name}.lock"), out):
+        _prepare(scratch, key)
+        try:
+            yield scratch
+            record = {"stage": stage, "key": key, "files": _file_sizes(scratch)}
+            write_text(scratch / STAGE_RECORD, json.dumps(record, indent=1, sort_keys=True) + "\n")
+            (scratch / _KEY_FILE).unlink()
+            _sync_tree(scratch)
+        except OSError as error:
+            raise disk_error(error, out) from error
+        _swap(scratch, out)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small file whole or not at all: beside, flushed to disk, renamed."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with beside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def disk_error(error: OSError, out: Path) -> BuildError:
+    """The BuildError for an OSError met while writing `out`."""
+    return BuildError(
+        f"cannot write {out}: {error.strerror or error}",
+        "free space or choose another --out; run the same command again, finished parts are kept",
+        code="DISK",
+        where=str(error.filename or out),
+    )
+
+
+_KEY_FILE = ".trtkit-key"
+
+
+def _prepare(scratch: Path, key: str) -> None:
+    """Keep the scratch directory of an interrupted run with the same key, else start with an empty one."""
+    key_file = scratch / _KEY_FILE
+    if not (key_file.is_file() and key_file.read_text(encoding="utf-8") == key):
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        write_text(key_file, key)
+
+
+def _file_sizes(folder: Path) -> dict[str, int]:
+    """Relative path -> bytes of every file except the stage's own records."""
+    own = {STAGE_RECORD, _KEY_FILE}
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in own)
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+
+
+def _sync_tree(folder: Path) -> None:
+    for path in (*folder.rglob("*"), folder):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _swap(scratch: Path, out: Path) -> None:
+    """Put `scratch` in the place of `out`; at no moment is there a half-written `out`."""
+    old = out.with_name(f".{out.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if out.exists():
+        out.rename(old)
+    scratch.rename(out)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def _lock(path: Path, out: Path) -> Iterator[None]:
+    """Hold an advisory lock that the kernel drops when this process dies."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BuildError(
+                f"another trtkit process is writing {out}", "wait for it, or choose another --out", code="LOCKED"
+            ) from None
+        yield

@@ -1,0 +1,1 @@
+"""The command line: parse, call, show. No decision is taken here."""

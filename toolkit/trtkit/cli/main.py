@@ -1,0 +1,96 @@
+"""The `trtkit` group: loads one command's module when it is called, and turns errors into exit codes."""
+
+import importlib
+import signal
+import sys
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+
+from trtkit import __version__
+from trtkit.errors import TrtkitError
+
+# name -> (module below trtkit.cli, one line of help). The line stands here so that --help imports no command.
+COMMANDS = {
+    "init": ("init", "Copy a preset to edit."),
+    "demo": ("demo", "Prepare the demo pair and print where it is."),
+    "check": ("check", "Say what is impossible, and why, before any work."),
+    "plan": ("plan", "Predict memory, speed and the best draft length."),
+    "convert": ("convert", "Convert one checkpoint to the TensorRT-LLM format."),
+    "build": ("build", "Build a deployment from one YAML; resumable."),
+    "serve": ("serve", "Start Triton on a build and stop it cleanly."),
+    "generate": ("generate", "Stream text from a build or a server."),
+    "parity": ("parity", "Compare a deployment's tokens with PyTorch's."),
+    "bench": ("bench", "Measure latency and acceptance of a deployment."),
+    "doctor": ("doctor", "Say what this machine can and cannot do."),
+}
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, delivered as an exception so that every `finally` runs."""
+
+
+class LazyGroup(click.Group):
+    """Knows the commands by name and imports the one that is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the work, not of the alphabet."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import trtkit.cli.<module> and return its `command`."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"trtkit.cli.{COMMANDS[cmd_name][0]}").command
+        assert isinstance(command, click.Command), f"trtkit.cli.{cmd_name}.command is no click command"
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table of --help, without importing anything."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+    def main(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Run, print one message for an expected failure, and exit with its code."""
+        kwargs["standalone_mode"] = False
+        try:
+            signal.signal(signal.SIGTERM, _on_sigterm)
+            result = super().main(*args, **kwargs)
+            sys.exit(result if isinstance(result, int) else 0)
+        except click.exceptions.Exit as error:
+            sys.exit(error.exit_code)
+        except click.ClickException as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except TrtkitError as error:
+            click.echo(f"trtkit: {error}", err=True)
+            sys.exit(error.exit_code)
+        except Terminated:
+            _say_interrupted("terminated", EXIT_TERMINATED)
+        except (KeyboardInterrupt, click.Abort):
+            _say_interrupted("interrupted", EXIT_INTERRUPTED)
+        except BrokenPipeError:
+            sys.stderr.close()
+            sys.exit(0)
+
+
+def _say_interrupted(how: str, exit_code: int) -> NoReturn:
+    click.echo(f"trtkit: {how}\nFix: run the same command again; what was finished is kept", err=True)
+    sys.exit(exit_code)
+
+
+def _on_sigterm(_: int, __: FrameType | None) -> None:
+    raise Terminated
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="trtkit")
+def cli() -> None:
+    """Two Hugging Face checkpoints become a verified Triton deployment of TensorRT-LLM.
+
+    Exit codes: 0 fine, 1 a check found a difference, 2 bad input, 3 a tool or machine is missing,
+    4 the build or server failed, 130 interrupted.
+    """

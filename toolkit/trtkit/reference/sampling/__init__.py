@@ -1,0 +1,1 @@
+"""Logits become token ids. Knows no model and no cache."""

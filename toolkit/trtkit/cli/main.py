@@ -68,9 +68,10 @@ class LazyGroup(click.Group):
         except TrtkitError as error:
             click.echo(f"trtkit: {error}", err=True)
             sys.exit(error.exit_code)
-        except Terminated:
-            _say_interrupted("terminated", EXIT_TERMINATED)
-        except (KeyboardInterrupt, click.Abort):
+        except (KeyboardInterrupt, click.Abort) as error:
+            # click wraps an interruption in Abort; its cause tells a signal from a Ctrl-C.
+            if isinstance(error.__cause__ or error, Terminated):
+                _say_interrupted("terminated", EXIT_TERMINATED)
             _say_interrupted("interrupted", EXIT_INTERRUPTED)
         except BrokenPipeError:
             sys.stderr.close()

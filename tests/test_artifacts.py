@@ -1,0 +1,100 @@
+"""Stage directories: whole or not at all, found again by key, continued after an interruption."""
+
+import errno
+import fcntl
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from trtkit.artifacts import is_complete, key_of, read_record, stage_output, write_text
+from trtkit.errors import BuildError
+
+
+def finish(out: Path, key: str, text: str = "x") -> None:
+    with stage_output(out, stage="test", key=key) as scratch:
+        (scratch / "file.txt").write_text(text)
+
+
+def test_equal_inputs_give_equal_keys_whatever_their_order() -> None:
+    assert key_of({"a": 1, "b": 2}) == key_of({"b": 2, "a": 1})
+    assert key_of({"a": 1}) != key_of({"a": 2})
+
+
+def test_a_finished_stage_is_complete_for_its_own_key_only(tmp_path: Path) -> None:
+    finish(tmp_path / "out", "k")
+    assert is_complete(tmp_path / "out", "k")
+    assert not is_complete(tmp_path / "out", "other")
+
+
+@pytest.mark.parametrize("damage", ["truncated", "missing", "extra"])
+def test_a_damaged_stage_is_not_complete(tmp_path: Path, damage: str) -> None:
+    finish(tmp_path / "out", "k", "four")
+    file = tmp_path / "out" / "file.txt"
+    {"truncated": lambda: file.write_text("fou"), "missing": file.unlink, "extra": lambda: (file.parent / "y").touch()}[
+        damage
+    ]()
+    assert not is_complete(tmp_path / "out", "k")
+
+
+def test_a_failed_stage_leaves_the_finished_one_untouched(tmp_path: Path) -> None:
+    finish(tmp_path / "out", "k1", "old")
+    with pytest.raises(RuntimeError), stage_output(tmp_path / "out", stage="test", key="k2") as scratch:
+        (scratch / "file.txt").write_text("new")
+        raise RuntimeError
+    assert (tmp_path / "out" / "file.txt").read_text() == "old"
+    assert is_complete(tmp_path / "out", "k1")
+
+
+def test_the_same_key_finds_what_an_interrupted_run_wrote(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), stage_output(tmp_path / "out", stage="test", key="k") as scratch:
+        (scratch / "part").write_text("kept")
+        raise KeyboardInterrupt
+    with stage_output(tmp_path / "out", stage="test", key="k") as scratch:
+        assert (scratch / "part").read_text() == "kept"
+
+
+def test_another_key_starts_with_an_empty_directory(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), stage_output(tmp_path / "out", stage="test", key="k1") as scratch:
+        (scratch / "part").write_text("stale")
+        raise KeyboardInterrupt
+    with stage_output(tmp_path / "out", stage="test", key="k2") as scratch:
+        assert not (scratch / "part").exists()
+
+
+def test_a_full_disk_is_one_clear_message(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="No space left") as caught, stage_output(tmp_path / "o", stage="t", key="k"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert caught.value.code == "DISK"
+    assert not (tmp_path / "o").exists()
+
+
+def test_two_processes_cannot_write_one_stage(tmp_path: Path) -> None:
+    with (tmp_path / ".out.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with (
+            pytest.raises(BuildError, match="another trtkit process"),
+            stage_output(tmp_path / "out", stage="t", key="k"),
+        ):
+            pass
+
+
+def test_a_killed_writer_leaves_no_half_written_stage_and_no_lock(tmp_path: Path) -> None:
+    writer = (
+        "import os, signal, sys; from pathlib import Path; from trtkit.artifacts import stage_output\n"
+        "with stage_output(Path(sys.argv[1]), stage='t', key='k') as scratch:\n"
+        "    (scratch / 'part').write_text('kept'); os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run([sys.executable, "-P", "-c", writer, str(tmp_path / "out")], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert read_record(tmp_path / "out") is None
+    finish(tmp_path / "out", "k")
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [".trtkit-stage.json", "file.txt", "part"]
+
+
+def test_a_text_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    write_text(tmp_path / "a.txt", "one")
+    write_text(tmp_path / "a.txt", "two")
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+    assert (tmp_path / "a.txt").read_text() == "two"

@@ -1,0 +1,70 @@
+"""`trtkit build`."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+from rich.table import Table
+
+from trtkit.cli.environment import cache_directory
+from trtkit.cli.output import Output, with_output
+from trtkit.config.load import load_config
+from trtkit.config.schema import Backend
+from trtkit.pipeline.dry_run import PlannedStage, dry_run
+from trtkit.pipeline.run import BuildOptions, BuildReport, build
+from trtkit.pipeline.stages import STAGE_NAMES, StageName
+
+
+@click.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@click.option("--backend", type=click.Choice(get_args(Backend)), help="Instead of the YAML's.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Instead of build/<name>.")
+@click.option("--only", type=click.Choice(STAGE_NAMES), help="Run one stage; needs those before it.")
+@click.option("--dry-run", "dry", is_flag=True, help="Check, and print the stages and files; write nothing.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Instead of the YAML's; may be repeated.")
+@click.option("--ignore", multiple=True, metavar="CODE", help="Build in spite of this finding; kept in the manifest.")
+@with_output
+def command(output: Output, config: Path, overrides: tuple[str, ...], dry: bool, **choices: Any) -> None:
+    """Build the deployment that CONFIG describes: check, convert, engines, tokenizer, repository, manifest.
+
+    A stage whose inputs have not changed is skipped; an interrupted build continues when it is run again.
+    """
+    overrides += (f"backend={choices['backend']}",) if choices["backend"] else ()
+    request = load_config(config, overrides)
+    options = _options(config, overrides, choices)
+    if dry:
+        planned = dry_run(request, options, output.progress)
+        output.result({"schema": "trtkit.dry-run/1", "stages": [s.as_dict() for s in planned]}, _planned(planned))
+    else:
+        report = build(request, options, output.progress)
+        output.result(report.as_dict(), _done(report))
+
+
+def _options(config: Path, overrides: tuple[str, ...], choices: dict[str, Any]) -> BuildOptions:
+    only: StageName | None = choices["only"]
+    return BuildOptions(
+        cache=cache_directory(),
+        where=str(config),
+        out=choices["out"],
+        only=only,
+        ignore=choices["ignore"],
+        overrides=overrides,
+    )
+
+
+def _planned(stages: list[PlannedStage]) -> Table:
+    table = Table("stage", "directory", "does", "files", box=None)
+    for stage in stages:
+        table.add_row(stage.stage, str(stage.out), "up to date" if stage.skipped else "run", "\n".join(stage.files))
+    return table
+
+
+def _done(report: BuildReport) -> Table:
+    table = Table("stage", "took", "size", box=None, title=str(report.out), title_justify="left")
+    for stage in report.stages:
+        took = "up to date" if stage.skipped else f"{stage.seconds:.1f} s"
+        table.add_row(stage.stage, took, f"{stage.bytes / 2**20:.1f} MiB" if stage.bytes else "")
+    if report.manifest is not None:
+        table.caption = f"next: trtkit serve {report.out}"
+        table.caption_justify = "left"
+    return table

@@ -1,0 +1,172 @@
+"""Runs a build: resolve, check, digest, then every stage that is not up to date. Knows the order, not the work."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from trtkit.artifacts import is_complete, read_record, stage_output
+from trtkit.checking import check_config
+from trtkit.checkpoints.source import resolve_checkpoint
+from trtkit.config.schema import BuildConfig
+from trtkit.conversion.convert import convert_checkpoint
+from trtkit.engines.inspect import EngineInfo, read_engine
+from trtkit.engines.reference import write_reference_engine
+from trtkit.errors import BuildError, MissingToolError
+from trtkit.findings import Finding, refuse_errors
+from trtkit.pipeline.inputs import digest_input
+from trtkit.pipeline.manifest import StageResult, known_files, manifest_document, write_manifest
+from trtkit.pipeline.stages import BuildRequest, Stage, StageName, conversion_options, engine_spec, plan_stages
+from trtkit.pipeline.tokenizer import copy_tokenizer
+from trtkit.progress import OnProgress, Progress, silent
+from trtkit.repository.render import render_repository, write_repository
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """What a build did; `manifest` is None after `--only`, which finishes no build."""
+
+    out: Path
+    stages: tuple[StageResult, ...]
+    manifest: Path | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record of the `--json` contract."""
+        return {
+            "schema": "trtkit.build/1",
+            "out": str(self.out),
+            "stages": [asdict(stage) for stage in self.stages],
+            "manifest": str(self.manifest) if self.manifest else None,
+        }
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How to build, beside the YAML. cache: trtkit's cache directory. where: names the YAML in messages."""
+
+    cache: Path
+    where: str
+    out: Path | None = None
+    only: StageName | None = None
+    ignore: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+
+
+def prepare(config: BuildConfig, options: BuildOptions, on_progress: OnProgress) -> tuple[BuildRequest, list[Finding]]:
+    """Resolve the checkpoints, refuse what cannot work, and digest the inputs. Writes nothing but the hub cache.
+
+    Raises InputError with every finding that makes the deployment impossible, MissingToolError for a backend that this
+    version or this machine cannot build.
+    """
+    resolved = config.model_copy(update={"backend": resolve_backend(config, options.only)})
+    folders = {
+        role: resolve_checkpoint(model.checkpoint, options.cache, model.revision)
+        for role, model in config.models.items()
+    }
+    findings = [f for f in check_config(resolved, folders, where=options.where) if f.code not in options.ignore]
+    refuse_errors(findings)
+    out = options.out or Path("build") / config.name
+    inputs = {
+        role: digest_input(role, model, folders[role], known_files(out, role), on_progress)
+        for role, model in config.models.items()
+    }
+    return BuildRequest(resolved, out, inputs), findings
+
+
+def resolve_backend(config: BuildConfig, only: StageName | None) -> str:
+    """`auto` as the backend that this machine can run; refuses one that cannot be built here."""
+    if config.backend in ("auto", "reference"):
+        return "reference"
+    if only in ("check", "convert"):
+        return config.backend
+    raise MissingToolError(
+        f"this version of trtkit does not build for the backend {config.backend}",
+        "use --backend reference, or --only convert for the TensorRT-LLM checkpoints",
+        code="BACKEND-UNAVAILABLE",
+    )
+
+
+def build(config: BuildConfig, options: BuildOptions, on_progress: OnProgress = silent) -> BuildReport:
+    """Bring every stage of the build directory up to date and write the manifest last.
+
+    A stage whose key and files are unchanged is skipped; an interrupted one goes on where it stopped.
+    """
+    started = time.perf_counter()
+    request, findings = prepare(config, options, on_progress)
+    results = [StageResult("check", False, time.perf_counter() - started, 0)]
+    if options.only == "check":
+        return BuildReport(request.out, tuple(results), None)
+    work = runners(request, on_progress)
+    for stage in plan_stages(request):
+        if options.only in (None, stage.group):
+            results.append(_run(stage, work[stage.name], on_progress))
+    if options.only is not None:
+        return BuildReport(request.out, tuple(results), None)
+    document = manifest_document(request, options.overrides, findings, results)
+    return BuildReport(request.out, tuple(results), write_manifest(request.out, document))
+
+
+def runners(request: BuildRequest, on_progress: OnProgress) -> Mapping[str, Callable[[Path], None]]:
+    """Stage name -> the function that fills its scratch directory."""
+    work: dict[str, Callable[[Path], None]] = {
+        "tokenizer": lambda scratch: copy_tokenizer(request.inputs["target"].folder, scratch),
+        "repository": lambda scratch: _render(request, scratch),
+    }
+    for role in request.config.models:
+        work[f"convert {role}"] = _conversion(role, request, on_progress)
+        work[f"engine {role}"] = _reference_engine(role, request)
+    return work
+
+
+def _conversion(role: str, request: BuildRequest, on_progress: OnProgress) -> Callable[[Path], None]:
+    options = conversion_options(request.config.models[role], request.config)
+
+    def renamed(event: Progress) -> None:
+        on_progress(Progress(f"convert {role}", event.done, event.total, event.unit))
+
+    def run(scratch: Path) -> None:
+        convert_checkpoint(request.inputs[role].folder, scratch, options, renamed)
+
+    return run
+
+
+def _reference_engine(role: str, request: BuildRequest) -> Callable[[Path], None]:
+    def run(scratch: Path) -> None:
+        write_reference_engine(
+            engine_spec(role, request.config),
+            _converted(role, request),
+            scratch,
+            request.out / "engines" / role,
+            request.config.tensorrt_llm,
+        )
+
+    return run
+
+
+def _converted(role: str, request: BuildRequest) -> Path:
+    """The finished checkpoint of a role; with --only it may be missing."""
+    folder = request.out / "checkpoints" / role
+    if read_record(folder) is None:
+        raise BuildError(f"{folder} is not converted yet", "run the build without --only", code="STAGE-ORDER")
+    return folder
+
+
+def _render(request: BuildRequest, scratch: Path) -> None:
+    engines: dict[str, EngineInfo] = {
+        role: read_engine(request.out / "engines" / role) for role in request.config.models
+    }
+    write_repository(render_repository(request.config, engines), scratch)
+
+
+def _run(stage: Stage, work: Callable[[Path], None], on_progress: OnProgress) -> StageResult:
+    started = time.perf_counter()
+    on_progress(Progress(stage.name, 0, 1, "stages"))
+    skipped = is_complete(stage.out, stage.key)
+    if not skipped:
+        with stage_output(stage.out, stage=stage.name, key=stage.key) as scratch:
+            work(scratch)
+    on_progress(Progress(stage.name, 1, 1, "stages"))
+    record = read_record(stage.out)
+    size = sum(record["files"].values()) if record else 0
+    return StageResult(stage.name, skipped, time.perf_counter() - started, size)

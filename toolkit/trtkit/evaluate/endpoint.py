@@ -1,0 +1,41 @@
+"""What parity and bench ask of a deployment, whatever serves it. Knows no protocol and no clock of its own."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class EndpointRequest:
+    """One greedy request. draft_len 0 switches speculation off, None leaves it to the deployment."""
+
+    text: str
+    max_new_tokens: int
+    draft_len: int | None = None
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One response of the stream: when it came, and how many tokens it brought."""
+
+    at_ns: int
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A whole answer. The draft figures are None where the deployment does not report them."""
+
+    token_ids: tuple[int, ...]
+    sent_ns: int
+    arrivals: tuple[Arrival, ...]
+    num_draft_tokens: int | None = None
+    num_accepted_tokens: int | None = None
+    num_passes: int | None = None
+
+
+class Endpoint(Protocol):
+    """A served deployment. Implementations may be called from several threads at once."""
+
+    def generate(self, request: EndpointRequest) -> Generation:
+        """Send one request and wait for its end. Raises ServerError when the deployment answers with an error."""
+        ...

@@ -1,0 +1,113 @@
+"""The prompts that parity and bench use: the shipped suites and users' files. Knows text, no tokenizer and no model."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import resources
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from trtkit.artifacts import key_of
+from trtkit.errors import InputError
+
+GROUPS = ("short", "chat", "multilingual", "code", "long")
+_FORMS = 'a JSONL file with "text" or "messages" on each line, or a text file with one prompt a line'
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt: plain `text`, or chat `messages` of (role, content), which the model's chat template renders.
+
+    `group` is the class of prompt that a report sums up by.
+    """
+
+    name: str
+    group: str
+    text: str | None = None
+    messages: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def key(self) -> str:
+        """A digest of the prompt as given."""
+        return key_of(asdict(self))
+
+
+def shipped_prompts() -> list[Prompt]:
+    """The suites that trtkit ships, classes taking turns, so that the first n prompts hold something of each."""
+    folder = resources.files("trtkit.evaluate").joinpath("prompts")
+    suites = [_parse_jsonl(folder.joinpath(f"{g}.jsonl").read_text(encoding="utf-8"), f"{g}.jsonl") for g in GROUPS]
+    return [prompt for row in zip_longest(*suites) for prompt in row if prompt is not None]
+
+
+def read_prompts(path: Path) -> list[Prompt]:
+    """Read a user's file; names default to the line number, the group to the file's stem.
+
+    Raises InputError for a file that is missing, empty, or has a line that is no prompt, or a name given twice.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"cannot read the prompts: {error}", f"give {_FORMS}", code="PROMPTS", where=str(path)
+        ) from None
+    prompts = _parse_jsonl(text, str(path)) if path.suffix == ".jsonl" else _parse_lines(text, path.stem)
+    if not prompts:
+        raise InputError("the file holds no prompt", f"give {_FORMS}", code="PROMPTS", where=str(path))
+    _refuse_duplicates(prompts, str(path))
+    return prompts
+
+
+def choose_prompts(path: Path | None, limit: int | None) -> list[Prompt]:
+    """The prompts of `path`, or the shipped ones; the first `limit` of them."""
+    return (shipped_prompts() if path is None else read_prompts(path))[:limit]
+
+
+def _parse_lines(text: str, group: str) -> list[Prompt]:
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    return [Prompt(f"{group}-{number}", group, text=line) for number, line in lines]
+
+
+def _parse_jsonl(text: str, where: str) -> list[Prompt]:
+    # Not splitlines(): JSON strings may hold U+2028, which is a line break there and nowhere else.
+    rows = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    return [_parse_row(line, f"{where}:{number}", Path(where).stem, number) for number, line in rows]
+
+
+def _parse_row(line: str, where: str, group: str, number: int) -> Prompt:
+    try:
+        row = json.loads(line)
+        return _prompt_of(row, f"{group}-{number}", group)
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"not a prompt: {error}", f"give {_FORMS}", code="PROMPTS", where=where) from None
+
+
+def _prompt_of(row: Mapping[str, Any], name: str, group: str) -> Prompt:
+    if unknown := sorted(row.keys() - {"name", "group", "text", "messages"}):
+        raise ValueError(f"unknown key {unknown[0]}")
+    if ("text" in row) == ("messages" in row):
+        raise ValueError('it needs "text" or "messages", and not both')
+    messages = tuple((_string(m["role"]), _string(m["content"])) for m in row.get("messages", ()))
+    text = _string(row["text"]) if "text" in row else None
+    if not text and not messages:
+        raise ValueError("it is empty")
+    return Prompt(_string(row.get("name", name)), _string(row.get("group", group)), text, messages)
+
+
+def _string(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a string")
+    return value
+
+
+def _refuse_duplicates(prompts: Iterable[Prompt], where: str) -> None:
+    seen: set[str] = set()
+    for prompt in prompts:
+        if prompt.name in seen:
+            raise InputError(f"two prompts are named {prompt.name}", "rename one", code="PROMPTS", where=where)
+        seen.add(prompt.name)
+
+
+def groups_of(prompts: Sequence[Prompt]) -> list[str]:
+    """The groups, in order of appearance."""
+    return list(dict.fromkeys(prompt.group for prompt in prompts))

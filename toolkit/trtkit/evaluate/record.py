@@ -1,0 +1,192 @@
+"""The parity record: the oracle's answers as a JSON file, written prompt by prompt. Knows no model."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from trtkit.artifacts import disk_error, write_text
+from trtkit.errors import InputError
+
+SCHEMA = "trtkit.parity-record/1"
+
+
+@dataclass(frozen=True)
+class OracleStep:
+    """The oracle's view of one greedy step: its k best tokens, best first.
+
+    gaps[i] is the best logit minus the logit of token_ids[i], distances[i] the distance between the two rows of the
+    head; state_norm is the length of the state that enters the head.
+    """
+
+    best_logit: float
+    state_norm: float
+    token_ids: tuple[int, ...]
+    gaps: tuple[float, ...]
+    distances: tuple[float, ...]
+
+    @property
+    def margin(self) -> float:
+        """The best logit minus the second best; infinite in a vocabulary of one."""
+        return self.gaps[1] if len(self.gaps) > 1 else float("inf")
+
+
+@dataclass(frozen=True)
+class RecordedAnswer:
+    """One prompt and the oracle's greedy answer; the answer includes the end token where one was chosen.
+
+    prompt_key names the prompt as it was given, before chat template and tokenizer.
+    """
+
+    name: str
+    group: str
+    prompt_key: str
+    text: str
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    finish_reason: str
+    steps: tuple[OracleStep, ...]
+
+
+@dataclass(frozen=True)
+class RecordHeader:
+    """What the answers depend on; two records with equal headers hold comparable answers.
+
+    digest names the checkpoint's content; weights_dtype is the dtype its weights are stored in; max_row_norm is the
+    longest row of the head, which bounds the distance between any two rows by twice itself.
+    """
+
+    checkpoint: str
+    digest: str
+    dtype: str
+    weights_dtype: str
+    num_layers: int
+    hidden_size: int
+    vocab_size: int
+    max_row_norm: float
+    end_ids: tuple[int, ...]
+    max_new_tokens: int
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class SkippedPrompt:
+    """A prompt that the oracle was not asked, and why."""
+
+    name: str
+    prompt_key: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ParityRecord:
+    """A header, the answers, and the prompts that were left out. Greedy, so there is no seed."""
+
+    header: RecordHeader
+    answers: tuple[RecordedAnswer, ...]
+    skipped: tuple[SkippedPrompt, ...] = ()
+
+    def covers(self, prompt_keys: Iterable[str]) -> bool:
+        """Whether each of these prompts is answered here, or was left out for a reason."""
+        known = {answer.prompt_key for answer in self.answers} | {left_out.prompt_key for left_out in self.skipped}
+        return set(prompt_keys) <= known
+
+    def answers_to(self, prompt_keys: Iterable[str]) -> list[RecordedAnswer]:
+        """The answers to these prompts, in their order."""
+        known = {answer.prompt_key: answer for answer in self.answers}
+        return [known[key] for key in prompt_keys if key in known]
+
+
+class RecordJournal:
+    """Answers on disk as they come, beside the record they will become, so that an interruption loses one prompt.
+
+    A journal that was begun with another header is discarded.
+    """
+
+    def __init__(self, record: Path, header: RecordHeader) -> None:
+        self.path = record.with_name(f".{record.name}.partial")
+        self._header = json.dumps(asdict(header), sort_keys=True)
+        self.answers = self._resume()
+
+    def append(self, answer: RecordedAnswer) -> None:
+        """Add one answer; on disk when it returns. Raises BuildError when the disk is full."""
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(answer)) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise disk_error(error, self.path) from error
+        self.answers[answer.prompt_key] = answer
+
+    def close(self) -> None:
+        """The record is written; the journal is no longer needed."""
+        self.path.unlink(missing_ok=True)
+
+    def _resume(self) -> dict[str, RecordedAnswer]:
+        lines = self.path.read_text(encoding="utf-8").split("\n") if self.path.is_file() else [""]
+        if lines[0] != self._header:
+            self._start([])
+            return {}
+        whole = lines[1:-1]  # what follows the last newline is a line that was cut off
+        self._start(whole)
+        answers = (_answer_of(json.loads(line)) for line in whole)
+        return {answer.prompt_key: answer for answer in answers}
+
+    def _start(self, lines: list[str]) -> None:
+        try:
+            write_text(self.path, "".join(f"{line}\n" for line in (self._header, *lines)))
+        except OSError as error:
+            raise disk_error(error, self.path) from error
+
+
+def write_record(path: Path, record: ParityRecord) -> None:
+    """Write the record whole or not at all. Raises BuildError when the disk is full."""
+    document = {"schema": SCHEMA, "header": asdict(record.header), "skipped": [asdict(s) for s in record.skipped]}
+    # One answer a line: small enough to read with a pager, and a diff names the prompt.
+    answers = ",\n".join(json.dumps(asdict(answer)) for answer in record.answers)
+    head = json.dumps(document, indent=1).removesuffix("\n}")
+    try:
+        write_text(path, f'{head},\n "answers": [\n{answers}\n]\n}}\n')
+    except OSError as error:
+        raise disk_error(error, path) from error
+
+
+def read_record(path: Path) -> ParityRecord:
+    """Read a record. Raises InputError when the file is missing, damaged, or of another schema version."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document["schema"] != SCHEMA:
+            raise ValueError(f"schema {document['schema']!r}, this version reads {SCHEMA!r}")
+        answers = tuple(_answer_of(row) for row in document["answers"])
+        skipped = tuple(SkippedPrompt(**row) for row in document["skipped"])
+        return ParityRecord(_header_of(document["header"]), answers, skipped)
+    except OSError as error:
+        raise InputError(
+            f"cannot read the parity record: {error.strerror}", "run trtkit parity record first", where=str(path)
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"not a parity record: {type(error).__name__} {error}",
+            "run trtkit parity record again with this version of trtkit",
+            code="PARITY-RECORD",
+            where=str(path),
+        ) from None
+
+
+def _header_of(row: Mapping[str, Any]) -> RecordHeader:
+    return RecordHeader(**{**row, "end_ids": tuple(row["end_ids"])})
+
+
+def _answer_of(row: Mapping[str, Any]) -> RecordedAnswer:
+    steps = tuple(_step_of(step) for step in row["steps"])
+    ids = {key: tuple(row[key]) for key in ("prompt_ids", "token_ids")}
+    if len(steps) != len(ids["token_ids"]):
+        raise ValueError(f"{row['name']}: {len(steps)} steps for {len(ids['token_ids'])} tokens")
+    return RecordedAnswer(**{**row, **ids, "steps": steps})
+
+
+def _step_of(row: Mapping[str, Any]) -> OracleStep:
+    return OracleStep(**{**row, **{key: tuple(row[key]) for key in ("token_ids", "gaps", "distances")}})

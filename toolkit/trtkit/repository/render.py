@@ -1,0 +1,149 @@
+"""BuildConfig and engines to the files of a Triton repository: six models. Pure, except for `write_repository`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtkit.artifacts import write_text
+from trtkit.config.schema import BuildConfig
+from trtkit.engines.inspect import EngineInfo
+from trtkit.errors import InputError
+from trtkit.repository.ensemble import ensemble_steps
+from trtkit.repository.llm_parameters import LlmPlacement, llm_parameters
+from trtkit.repository.pbtxt import ModelConfig, to_pbtxt
+from trtkit.serving.contract import BLS, DRAFT, ENSEMBLE, POSTPROCESSING, PREPROCESSING, TARGET, contracts
+
+TOKENIZER_DIR = "tokenizer"
+ENGINE_DIRS = {TARGET: "engines/target", DRAFT: "engines/draft"}
+
+_SHIMS = {
+    PREPROCESSING: "from trtkit.serving.preprocessing import Preprocessor as TritonPythonModel  # noqa: F401\n",
+    POSTPROCESSING: "from trtkit.serving.postprocessing import Postprocessor as TritonPythonModel  # noqa: F401\n",
+    BLS: "from trtkit.serving.bls import DraftTarget as TritonPythonModel  # noqa: F401\n",
+}
+
+
+@dataclass(frozen=True)
+class TokenIds:
+    """The ids a request falls back on. end_ids ends an answer; the first is the engine's end_id.
+
+    Checkpoints name several end ids where a chat template ends turns with another token than texts.
+    """
+
+    end_ids: tuple[int, ...]
+    pad_id: int
+
+
+def render_repository(
+    config: BuildConfig,
+    engines: Mapping[str, EngineInfo],
+    token_ids: TokenIds,
+    *,
+    kv_fractions: Mapping[str, float] | None = None,
+) -> dict[str, str]:
+    """Every file of the model repository: relative path -> text.
+
+    `engines` has "target", and "draft" where the config has one. kv_fractions are the shares of free GPU memory by
+    role; the default leaves each of two models on one GPU less than half. Paths inside the files are relative to the
+    build directory. Raises InputError for what trtkit's Triton models do not serve.
+    """
+    _refuse_unserved(config, engines)
+    placements = _placements(config, engines, kv_fractions or {})
+    models = {
+        name: ModelConfig(
+            contract,
+            max_batch_size=config.limits.max_batch_size,
+            backend="tensorrtllm" if name in ENGINE_DIRS else "python",
+            decoupled=config.serving.streaming and name in (*ENGINE_DIRS, BLS),
+            preferred_batch_size=config.limits.max_batch_size if name in ENGINE_DIRS else None,
+            parameters=_parameters(name, config, token_ids, placements),
+            steps=ensemble_steps(config.tensorrt_llm) if name == ENSEMBLE else (),
+        )
+        for name, contract in contracts(config.tensorrt_llm, with_draft="draft" in engines).items()
+    }
+    files = {f"{name}/config.pbtxt": to_pbtxt(model) for name, model in models.items()}
+    shims = {f"{name}/1/model.py": shim for name, shim in _SHIMS.items()}
+    # Triton wants a version directory for every model; a file keeps it there through git and archives.
+    versions = {f"{name}/1/.keep": "" for name in models if name not in _SHIMS}
+    return dict(sorted((files | shims | versions).items()))
+
+
+def write_repository(files: Mapping[str, str], out: Path) -> None:
+    """Write rendered files below `out`, each whole or not at all."""
+    for path, text in files.items():
+        write_text(out / path, text)
+
+
+def _refuse_unserved(config: BuildConfig, engines: Mapping[str, EngineInfo]) -> None:
+    if engines.keys() != config.models.keys():
+        raise InputError(
+            f"the config has {sorted(config.models)} but the engines are {sorted(engines)}",
+            "build every engine of the config first",
+            code="REPO-ENGINES",
+        )
+    built = engines["target"].spec.max_draft_len
+    if config.max_draft_len > built:
+        raise InputError(
+            f"the target engine accepts {built} draft tokens, the config asks for {config.max_draft_len}",
+            "build the target engine again with this max_draft_len",
+            code="SPEC-K",
+            where="speculation.max_draft_len",
+        )
+
+
+def _placements(
+    config: BuildConfig, engines: Mapping[str, EngineInfo], kv_fractions: Mapping[str, float]
+) -> dict[str, LlmPlacement]:
+    # The fraction is of the memory that is free at load; NVIDIA's guide keeps each of two at or below a half.
+    default_fraction = 0.45 if len(engines) > 1 else 0.9
+    return {
+        model: LlmPlacement(
+            engine_dir=ENGINE_DIRS[model],
+            kv_fraction=kv_fractions.get(role, default_fraction),
+            world_size=engines[role].world_size,
+        )
+        for model, role in ((TARGET, "target"), (DRAFT, "draft"))
+        if role in engines
+    }
+
+
+def _parameters(
+    name: str, config: BuildConfig, token_ids: TokenIds, placements: Mapping[str, LlmPlacement]
+) -> dict[str, str]:
+    ids = {"end_ids": ",".join(map(str, token_ids.end_ids)), "pad_id": str(token_ids.pad_id)}
+    match name:
+        case "preprocessing":
+            return {"tokenizer_dir": TOKENIZER_DIR, "add_special_tokens": "true", **ids}
+        case "postprocessing":
+            return {"tokenizer_dir": TOKENIZER_DIR, "skip_special_tokens": "true"}
+        case "tensorrt_llm_bls":
+            return _bls_parameters(config, ids, speculates=DRAFT in placements)
+        case "ensemble":
+            return {}
+    return llm_parameters(config, placements[name])
+
+
+def _bls_parameters(config: BuildConfig, ids: Mapping[str, str], *, speculates: bool) -> dict[str, str]:
+    speculation = config.speculation
+    drafting = {
+        "tensorrt_llm_draft_model_name": DRAFT,
+        "max_draft_len": str(config.max_draft_len),
+        "adaptive_draft_length": _flag(getattr(speculation, "adaptive", False)),
+    }
+    return {
+        "tensorrt_llm_model_name": TARGET,
+        **(drafting if speculates else {}),
+        "tokenizer_dir": TOKENIZER_DIR,
+        "add_special_tokens": "true",
+        "skip_special_tokens": "true",
+        "max_input_len": str(config.limits.max_input_len),
+        "max_seq_len": str(config.limits.max_seq_len),
+        "max_concurrency": str(max(64, 4 * config.limits.max_batch_size)),
+        "cancellation_check_period_ms": "100",
+        "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
+        **ids,
+    }
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"

@@ -1,0 +1,81 @@
+"""Triton's HTTP endpoint for readiness, loading, unloading. Talks to a server, starts none; standard library only."""
+
+import http.client
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from trtkit.errors import ServerError
+
+
+@dataclass(frozen=True)
+class Answer:
+    """HTTP status, 0 when nobody answered in time, and Triton's `error` text or the reason."""
+
+    status: int
+    error: str
+    timed_out: bool = False
+
+
+class AdminClient:
+    """One server's administration by HTTP. Every call has its own connection and time-out."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host = host
+        self._port = port
+
+    def is_live(self, timeout_s: float = 2.0) -> bool:
+        """Whether the server answers at all; models need not be loaded."""
+        return self._ask("GET", "/v2/health/live", timeout_s).status == 200
+
+    def is_ready(self, model: str, timeout_s: float = 2.0) -> bool:
+        """Whether Triton counts `model` as loaded. A model whose process died still counts."""
+        return self._ask("GET", f"/v2/models/{model}/ready", timeout_s).status == 200
+
+    def load(self, model: str, timeout_s: float) -> Answer:
+        """Load or reload one model."""
+        return self._ask("POST", f"/v2/repository/models/{model}/load", timeout_s)
+
+    def unload(self, model: str, timeout_s: float) -> Answer:
+        """Ask Triton to unload one model; the answer comes before it is gone."""
+        return self._ask("POST", f"/v2/repository/models/{model}/unload", timeout_s)
+
+    def server_version(self) -> str:
+        """Triton's version, e.g. 2.51.0. Raises ServerError when it does not answer."""
+        document = self._get_json("/v2")
+        return str(document.get("version", "unknown"))
+
+    def _get_json(self, path: str) -> dict[str, Any]:
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=5)
+        try:
+            connection.request("GET", path)
+            document = json.loads(connection.getresponse().read())
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise ServerError(
+                f"Triton at {self._host}:{self._port} does not answer {path}: {error}", "start it with trtkit serve"
+            ) from None
+        finally:
+            connection.close()
+        return document if isinstance(document, dict) else {}
+
+    def _ask(self, method: str, path: str, timeout_s: float) -> Answer:
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+        try:
+            connection.request(method, path, body="{}" if method == "POST" else None)
+            response = connection.getresponse()
+            return Answer(response.status, _error_text(response.read()))
+        except TimeoutError:
+            return Answer(0, f"no answer within {timeout_s:g} s", timed_out=True)
+        except (OSError, http.client.HTTPException) as error:
+            return Answer(0, str(error) or type(error).__name__)
+        finally:
+            connection.close()
+
+
+def _error_text(body: bytes) -> str:
+    """The `error` of Triton's JSON answer, else the body as it is."""
+    try:
+        document = json.loads(body or b"{}")
+    except ValueError:
+        return body.decode("utf-8", "replace")
+    return str(document.get("error", "")) if isinstance(document, dict) else ""

@@ -1,0 +1,39 @@
+"""The backend directory of one server: Triton's Python backend and the stand-in `tensorrtllm`. Knows files only."""
+
+import shutil
+from pathlib import Path
+
+from trtkit.artifacts import write_text
+from trtkit.errors import ServerError
+from trtkit.server.installation import TritonInstallation
+
+# The class is in the package, as with every model.py; triton/backends/ has the same file for containers.
+STANDIN_SHIM = "from trtkit.standin.model import StandIn as TritonPythonModel  # noqa: F401\n"
+_PYTHON_BACKEND_FILES = ("libtriton_python.so", "triton_python_backend_utils.py")
+
+
+def prepare_backends(installation: TritonInstallation, folder: Path) -> Path:
+    """Fill `folder` with the backends `python` and `tensorrtllm` and return it; what is there is kept up to date.
+
+    The stub of this interpreter's version must lie beside libtriton_python.so, and the wheel keeps it elsewhere.
+    """
+    python = folder / "python"
+    try:
+        python.mkdir(parents=True, exist_ok=True)
+        sources = [installation.python_backend / name for name in _PYTHON_BACKEND_FILES]
+        for source in (*sources, installation.stub):
+            _copy_if_changed(source, python / source.name)
+        write_text(folder / "tensorrtllm" / "model.py", STANDIN_SHIM)
+    except OSError as error:
+        raise ServerError(
+            f"cannot write {folder}: {error.strerror or error}", "free space, or make the build directory writable"
+        ) from error
+    return folder
+
+
+def _copy_if_changed(source: Path, copy: Path) -> None:
+    if copy.exists() and copy.stat().st_size == source.stat().st_size:
+        return
+    beside = copy.with_name(f".{copy.name}.tmp")
+    shutil.copy(source, beside)
+    beside.replace(copy)

@@ -1,0 +1,101 @@
+"""Deployment: everything the rules about a YAML may look at, gathered once. Knows how to gather, judges nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from trtkit.checking.builder import BuildRequest, Outcome, build_outcome
+from trtkit.checking.releases import Release, find_release
+from trtkit.checkpoints.model_spec import ModelSpec, read_model_spec
+from trtkit.checkpoints.pair import TokenizerDifference, compare_tokenizers
+from trtkit.checkpoints.tokenizer import TokenizerSpec, read_tokenizer
+from trtkit.config.schema import BuildConfig, DraftTarget
+from trtkit.doctor import inspect_machine
+from trtkit.errors import CheckpointError
+from trtkit.findings import Finding
+from trtkit.planning.gpus import GpuModel, find_gpu
+
+ResolvedBackend = Literal["engine", "llmapi", "reference"]
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A build config and what is known of the things it names.
+
+    release and gpu are None when the config names unknown ones. specs, tokenizers and folders hold the roles whose
+    checkpoint is on this disk and could be read. pair is None unless both tokenizers are there.
+    """
+
+    config: BuildConfig
+    backend: ResolvedBackend
+    release: Release | None
+    gpu: GpuModel | None
+    folders: Mapping[str, Path]
+    specs: Mapping[str, ModelSpec]
+    tokenizers: Mapping[str, TokenizerSpec]
+    pair: TokenizerDifference | None
+
+    @property
+    def speculation(self) -> DraftTarget | None:
+        """The speculation section when there is a draft."""
+        return self.config.speculation if isinstance(self.config.speculation, DraftTarget) else None
+
+    @property
+    def engine_sinks(self) -> bool:
+        """Whether the runtime itself is asked to keep attention sinks."""
+        sinks = self.config.attention_sinks
+        return sinks is not None and sinks.strategy == "engine"
+
+    def outcome(self, role: str) -> Outcome:
+        """What trtllm-build and the runtime make of this role's engine."""
+        return build_outcome(
+            BuildRequest(
+                quantization=self.config.models[role].quantization,
+                kv_dtype=self.config.kv_cache.dtype,
+                sm=self.gpu.sm if self.gpu else None,
+                streamingllm=self.engine_sinks and role == "target",
+                max_draft_len=self.config.max_draft_len if role == "target" else 0,
+                reuse=self.config.kv_cache.reuse,
+            )
+        )
+
+
+def resolve_backend(config: BuildConfig) -> ResolvedBackend:
+    """`auto` takes engine where a GPU and TensorRT-LLM with the engine flow are present, and reference elsewhere."""
+    if config.backend != "auto":
+        return config.backend
+    return "engine" if inspect_machine().allows["engine"].possible else "reference"
+
+
+def gather(config: BuildConfig, folders: Mapping[str, Path], where: str) -> tuple[Deployment, list[Finding]]:
+    """The deployment, and a finding for every file that could not be read."""
+    problems: list[Finding] = []
+    specs: dict[str, ModelSpec] = {}
+    tokenizers: dict[str, TokenizerSpec] = {}
+    for role, folder in folders.items():
+        try:
+            specs[role] = read_model_spec(folder)
+        except CheckpointError as error:
+            problems.append(finding_of(error, f"{where}:{role}.checkpoint"))
+        try:
+            tokenizers[role] = read_tokenizer(folder)
+        except CheckpointError as error:
+            problems.append(finding_of(error, f"{where}:{role}.checkpoint"))
+    both = tokenizers.keys() >= {"draft", "target"}
+    deployment = Deployment(
+        config=config,
+        backend=resolve_backend(config),
+        release=find_release(config.tensorrt_llm),
+        gpu=find_gpu(config.gpu.name) if config.gpu else None,
+        folders=folders,
+        specs=specs,
+        tokenizers=tokenizers,
+        pair=compare_tokenizers(tokenizers["draft"], tokenizers["target"]) if both else None,
+    )
+    return deployment, problems
+
+
+def finding_of(error: CheckpointError, where: str) -> Finding:
+    """The finding for an error that reading a checkpoint raised."""
+    return Finding(error.code or "CKPT", "error", error.where or where, error.cause, error.fix)

@@ -1,0 +1,27 @@
+"""The tables of rules, by what they look at."""
+
+from trtkit.checking.rules.gpu import GPU_RULES
+from trtkit.checking.rules.kv_cache import KV_RULES
+from trtkit.checking.rules.limits import LIMIT_RULES
+from trtkit.checking.rules.llmapi import LLMAPI_RULES
+from trtkit.checking.rules.model import MODEL_RULES
+from trtkit.checking.rules.pairing import PAIR_RULES
+from trtkit.checking.rules.reference_limits import REFERENCE_RULES
+from trtkit.checking.rules.sinks import SINK_RULES
+from trtkit.checking.rules.speculation import SPECULATION_RULES
+from trtkit.checking.rules.versions import VERSION_RULES
+
+CONFIG_RULES = (
+    *VERSION_RULES,
+    *GPU_RULES,
+    *MODEL_RULES,
+    *PAIR_RULES,
+    *SPECULATION_RULES,
+    *KV_RULES,
+    *SINK_RULES,
+    *LIMIT_RULES,
+    *LLMAPI_RULES,
+    *REFERENCE_RULES,
+)
+
+__all__ = ["CONFIG_RULES"]

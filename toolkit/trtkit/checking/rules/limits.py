@@ -1,0 +1,67 @@
+"""Rules about the sizes a server must hold, and what the builder makes of them. Knows no memory (trtkit plan does)."""
+
+from collections.abc import Iterable
+
+from trtkit.checking.builder import effective_limits
+from trtkit.checking.deployment import Deployment
+from trtkit.checking.rule import Hit, Rule, hit
+
+
+def _positions(deployment: Deployment) -> Iterable[Hit]:
+    limits = deployment.config.limits
+    for role, spec in deployment.specs.items():
+        longest = scaled_positions(spec.max_seq_len, spec.rope_scaling)
+        if limits.max_seq_len > longest:
+            yield hit("limits", role=role, longest=longest, asked=limits.max_seq_len)
+
+
+def scaled_positions(positions: int, rope_scaling: dict[str, object] | None) -> int:
+    """Positions times the factor of linear and dynamic rope; other kinds count it in max_position_embeddings.
+
+    The rule of commands/build.py for the default of --max_seq_len.
+    """
+    kind, factor = (rope_scaling or {}).get("rope_type"), (rope_scaling or {}).get("factor")
+    if kind in ("linear", "dynamic") and isinstance(factor, (int, float)):
+        return int(positions * factor)
+    return positions
+
+
+def _written(deployment: Deployment) -> Iterable[Hit]:
+    limits, draft_len = deployment.config.limits, deployment.config.max_draft_len
+    if deployment.backend != "engine" or not draft_len:
+        return
+    effective = effective_limits(limits.max_batch_size, limits.max_seq_len, draft_len)
+    yield hit(
+        "limits",
+        asked=limits.max_seq_len,
+        draft_len=draft_len,
+        max_seq_len=effective.max_seq_len,
+        max_num_tokens=effective.max_num_tokens,
+    )
+
+
+LIMIT_RULES: tuple[Rule[Deployment], ...] = (
+    Rule(
+        code="LIMIT-POSITIONS",
+        severity="error",
+        looks_at="YAML",
+        when="max_input_len + max_output_len exceeds the positions a model was trained for",
+        cause="limits allow sequences of {asked} tokens; the {role} knows {longest} positions",
+        fix="lower limits.max_input_len or max_output_len to {longest} together, or use attention_sinks",
+        source="max_position_embeddings and rope_scaling of config.json; TensorRT-LLM issue #1474",
+        find=_positions,
+        example=hit("limits", role="draft", longest=2048, asked=5120),
+    ),
+    Rule(
+        code="LIMIT-WRITTEN",
+        severity="note",
+        looks_at="YAML",
+        when="the builder writes other sizes than it was asked for",
+        cause="with drafts of {draft_len} tokens the builder writes max_seq_len {max_seq_len} instead of {asked}, and "
+        "max_num_tokens {max_num_tokens}",
+        fix="nothing to do; clients may send {asked} tokens",
+        source="builder.py: max_seq_len += max_draft_len",
+        find=_written,
+        example=hit("limits", asked=5120, draft_len=5, max_seq_len=5125, max_num_tokens=8192),
+    ),
+)

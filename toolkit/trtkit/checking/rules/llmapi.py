@@ -1,0 +1,80 @@
+"""Rules about what the LLM API (PyTorch backend) does otherwise than the engine flow. Knows nothing of engines."""
+
+from collections.abc import Iterable
+
+from trtkit.checking.deployment import Deployment
+from trtkit.checking.rule import Hit, Rule, hit
+
+
+def _pipeline(deployment: Deployment) -> Iterable[Hit]:
+    if deployment.backend == "llmapi" and deployment.speculation:
+        stages = deployment.config.target.pipeline_parallel
+        if stages > 1:
+            yield hit("target.pipeline_parallel", stages=stages)
+
+
+def _logits(deployment: Deployment) -> Iterable[Hit]:
+    if deployment.backend == "llmapi" and deployment.speculation and deployment.speculation.acceptance == "logits":
+        yield hit("speculation.acceptance")
+
+
+def _reuse(deployment: Deployment) -> Iterable[Hit]:
+    release = deployment.release
+    two_models = release is not None and release.llmapi and not release.overlap_with_draft
+    if deployment.backend == "llmapi" and deployment.speculation and two_models and deployment.config.kv_cache.reuse:
+        assert release is not None
+        yield hit("kv_cache.reuse", version=release.version)
+
+
+def _draft_ranks(deployment: Deployment) -> Iterable[Hit]:
+    draft, target = deployment.config.draft, deployment.config.target
+    if deployment.backend == "llmapi" and draft is not None and draft.tensor_parallel != target.tensor_parallel:
+        yield hit("draft.tensor_parallel", draft=draft.tensor_parallel, target=target.tensor_parallel)
+
+
+LLMAPI_RULES: tuple[Rule[Deployment], ...] = (
+    Rule(
+        code="LLMAPI-PP",
+        severity="error",
+        looks_at="YAML",
+        when="backend llmapi with draft_target and more than one pipeline stage",
+        cause="the LLM API does not speculate over {stages} pipeline stages",
+        fix="write target.pipeline_parallel: 1 and spread the target by tensor_parallel",
+        source="feature matrix of the PyTorch backend, row of linear speculative decoding",
+        find=_pipeline,
+        example=hit("target.pipeline_parallel", stages=2),
+    ),
+    Rule(
+        code="LLMAPI-LOGITS",
+        severity="error",
+        looks_at="YAML",
+        when="backend llmapi with acceptance: logits",
+        cause="the LLM API accepts drafts by token ids; rejection sampling is a prototype there",
+        fix="write acceptance: token",
+        source="llm_args.py: use_rejection_sampling",
+        find=_logits,
+        example=hit("speculation.acceptance"),
+    ),
+    Rule(
+        code="LLMAPI-REUSE",
+        severity="warning",
+        looks_at="YAML",
+        when="backend llmapi 1.0 to 1.2 with draft_target and kv_cache.reuse",
+        cause="TensorRT-LLM {version} runs the draft as a second model and switches block reuse off",
+        fix="write kv_cache.reuse: false, or use a 1.3 release",
+        source="TensorRT-LLM PRs #5448, #11758",
+        find=_reuse,
+        example=hit("kv_cache.reuse", version="1.2.1"),
+    ),
+    Rule(
+        code="LLMAPI-DRAFT-TP",
+        severity="warning",
+        looks_at="YAML",
+        when="backend llmapi with different tensor_parallel of draft and target",
+        cause="the LLM API runs the draft on the target's ranks; tensor_parallel {draft} of the draft is not used",
+        fix="write draft.tensor_parallel: {target}",
+        source="TensorRT-LLM PR #11758",
+        find=_draft_ranks,
+        example=hit("draft.tensor_parallel", draft=1, target=4),
+    ),
+)

@@ -1,0 +1,169 @@
+"""Rules about attention sinks: where the runtime can keep them, and what `rolling` needs. Knows no KV format."""
+
+from collections.abc import Iterable
+
+from trtkit.checking.deployment import Deployment
+from trtkit.checking.releases import NEWEST_SINKS
+from trtkit.checking.rule import Hit, Rule, hit
+
+_STRATEGY = "attention_sinks.strategy"
+
+
+def _version(deployment: Deployment) -> Iterable[Hit]:
+    release = deployment.release
+    if deployment.engine_sinks and deployment.backend == "engine" and release is not None and not release.sinks:
+        yield hit(_STRATEGY, version=release.version, newest=NEWEST_SINKS.version, image=NEWEST_SINKS.images[-1])
+
+
+def _ignored(deployment: Deployment) -> Iterable[Hit]:
+    if deployment.engine_sinks and deployment.backend == "llmapi":
+        yield hit(_STRATEGY)
+
+
+def _architecture(deployment: Deployment) -> Iterable[Hit]:
+    spec = deployment.specs.get("target")
+    if deployment.engine_sinks and deployment.backend == "engine" and spec is not None:
+        if spec.architecture != "LlamaForCausalLM":
+            yield hit(_STRATEGY, architecture=spec.architecture)
+
+
+def _speculation(deployment: Deployment) -> Iterable[Hit]:
+    if deployment.engine_sinks and deployment.backend == "engine" and deployment.speculation is not None:
+        chain = deployment.outcome("target").block_reuse.then("a draft-target engine refuses to load without reuse")
+        yield hit(_STRATEGY, chain=chain)
+
+
+def _reuse(deployment: Deployment) -> Iterable[Hit]:
+    asked = deployment.config.kv_cache.reuse and deployment.speculation is None
+    if deployment.engine_sinks and deployment.backend == "engine" and asked:
+        yield hit("kv_cache.reuse", chain=deployment.outcome("target").block_reuse.then())
+
+
+def _eviction_blocks(deployment: Deployment) -> Iterable[Hit]:
+    sinks, block_size = deployment.config.attention_sinks, deployment.config.kv_cache.block_size
+    if sinks is None or sinks.strategy != "rolling" or sinks.evict_tokens is None:
+        return
+    if sinks.evict_tokens % block_size:
+        yield hit(
+            "attention_sinks.evict_tokens",
+            evict=sinks.evict_tokens,
+            block_size=block_size,
+            rounded=max(block_size, sinks.evict_tokens // block_size * block_size),
+        )
+
+
+def _never_full(deployment: Deployment) -> Iterable[Hit]:
+    sinks, limits = deployment.config.attention_sinks, deployment.config.limits
+    if sinks is None or sinks.strategy != "rolling":
+        return
+    kept = sinks.sink_tokens + sinks.window_tokens
+    if kept > limits.max_seq_len:
+        yield hit("attention_sinks.window_tokens", kept=kept, max_seq_len=limits.max_seq_len)
+
+
+def _positions(deployment: Deployment) -> Iterable[Hit]:
+    sinks = deployment.config.attention_sinks
+    for role, spec in deployment.specs.items():
+        if sinks is not None and sinks.sink_tokens + sinks.window_tokens > spec.max_seq_len:
+            kept = sinks.sink_tokens + sinks.window_tokens
+            yield hit("attention_sinks.window_tokens", kept=kept, role=role, positions=spec.max_seq_len)
+
+
+SINK_RULES: tuple[Rule[Deployment], ...] = (
+    Rule(
+        code="SINK-SPEC",
+        severity="error",
+        looks_at="YAML",
+        when="strategy engine together with draft_target, in every release",
+        cause="attention sinks kept by the engine and draft-target speculation exclude each other: {chain}",
+        fix="write strategy: rolling, which keeps the sinks outside of the engine, or speculation: {{kind: none}}",
+        source="builder.py; trtGptModelInflightBatching.cpp",
+        find=_speculation,
+        example=hit(
+            _STRATEGY,
+            chain="the engine keeps attention sinks (--streamingllm) -> use_paged_context_fmha is switched off -> "
+            "the runtime cannot reuse KV blocks -> a draft-target engine refuses to load without reuse",
+        ),
+    ),
+    Rule(
+        code="SINK-VERSION",
+        severity="error",
+        looks_at="YAML",
+        when="strategy engine with a TensorRT-LLM after 0.21",
+        cause="trtllm-build of TensorRT-LLM {version} asserts that streamingllm is off; {newest} was the last with it",
+        fix="write strategy: rolling, or tensorrt_llm: {newest} (Triton image {image})",
+        source="TensorRT-LLM PR #6379",
+        find=_version,
+        example=hit(_STRATEGY, version="1.2.1", newest="0.21.0", image="25.08"),
+    ),
+    Rule(
+        code="SINK-IGNORED",
+        severity="error",
+        looks_at="YAML",
+        when="strategy engine with backend llmapi",
+        cause="the LLM API ignores sink_token_length but, up to 1.2, reserves the blocks: answers are silently wrong",
+        fix="write strategy: rolling",
+        source="TensorRT-LLM PR #14275",
+        find=_ignored,
+        example=hit(_STRATEGY),
+    ),
+    Rule(
+        code="SINK-ARCH",
+        severity="error",
+        looks_at="YAML",
+        when="strategy engine with a target that is no LlamaForCausalLM",
+        cause="the builder keeps sinks for LlamaForCausalLM only; the target is {architecture}",
+        fix="write strategy: rolling",
+        source="commands/build.py up to 0.21",
+        find=_architecture,
+        example=hit(_STRATEGY, architecture="Qwen2ForCausalLM"),
+    ),
+    Rule(
+        code="SINK-REUSE",
+        severity="warning",
+        looks_at="YAML",
+        when="strategy engine together with kv_cache.reuse",
+        cause="reuse: true will have no effect: {chain}",
+        fix="write reuse: false, or strategy: rolling",
+        source="builder.py; trtGptModelInflightBatching.cpp",
+        find=_reuse,
+        example=hit(
+            "kv_cache.reuse",
+            chain="the engine keeps attention sinks (--streamingllm) -> use_paged_context_fmha is switched off -> "
+            "the runtime cannot reuse KV blocks",
+        ),
+    ),
+    Rule(
+        code="SINK-EVICT",
+        severity="error",
+        looks_at="YAML",
+        when="evict_tokens is no multiple of kv_cache.block_size",
+        cause="evict_tokens {evict} is no multiple of block_size {block_size}; reuse keeps whole blocks only",
+        fix="write evict_tokens: {rounded}",
+        source="KV blocks are reused whole",
+        find=_eviction_blocks,
+        example=hit("attention_sinks.evict_tokens", evict=100, block_size=32, rounded=96),
+    ),
+    Rule(
+        code="SINK-UNREACHED",
+        severity="error",
+        looks_at="YAML",
+        when="strategy rolling with sinks and window larger than the sequence limit",
+        cause="sinks and window are {kept} tokens, but limits end a sequence at {max_seq_len}: nothing is ever evicted",
+        fix="lower window_tokens, or raise limits.max_input_len or max_output_len",
+        source="the sequence limit is built into the engine",
+        find=_never_full,
+        example=hit("attention_sinks.window_tokens", kept=4096, max_seq_len=2048),
+    ),
+    Rule(
+        code="SINK-POSITIONS",
+        severity="error",
+        looks_at="YAML",
+        when="sinks and window together exceed the positions of a model",
+        cause="sinks and window are {kept} tokens; the {role} knows {positions} positions",
+        fix="write window_tokens so that sink_tokens + window_tokens is at most {positions}",
+        source="StreamingLLM numbers positions inside the cache",
+        find=_positions,
+        example=hit("attention_sinks.window_tokens", kept=8192, role="draft", positions=4096),
+    ),
+)

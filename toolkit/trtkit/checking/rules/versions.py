@@ -1,0 +1,68 @@
+"""Rules about the TensorRT-LLM version: known, and in the range of the backend. Knows releases, no models."""
+
+from collections.abc import Iterable
+
+from trtkit.checking.deployment import Deployment
+from trtkit.checking.releases import NEWEST_ENGINE, OLDEST, OLDEST_LLMAPI, nearest_release
+from trtkit.checking.rule import Hit, Rule, hit
+
+
+def _unknown(deployment: Deployment) -> Iterable[Hit]:
+    if deployment.release is None:
+        version = deployment.config.tensorrt_llm
+        yield hit("tensorrt_llm", version=version, nearest=nearest_release(version).version)
+
+
+def _no_engine_flow(deployment: Deployment) -> Iterable[Hit]:
+    release = deployment.release
+    if release is not None and not release.engine_flow and deployment.backend in ("engine", "reference"):
+        yield hit(
+            "tensorrt_llm",
+            version=release.version,
+            backend=deployment.backend,
+            newest=NEWEST_ENGINE.version,
+            oldest=OLDEST.version,
+        )
+
+
+def _no_llmapi(deployment: Deployment) -> Iterable[Hit]:
+    release = deployment.release
+    if release is not None and not release.llmapi and deployment.backend == "llmapi":
+        yield hit("tensorrt_llm", version=release.version, oldest=OLDEST_LLMAPI.version)
+
+
+VERSION_RULES: tuple[Rule[Deployment], ...] = (
+    Rule(
+        code="VERSION-UNKNOWN",
+        severity="error",
+        looks_at="YAML",
+        when="tensorrt_llm names no release that trtkit has facts about",
+        cause="TensorRT-LLM {version} is not a release trtkit knows",
+        fix="write {nearest}, the nearest known one",
+        source="release notes; Triton compatibility matrix",
+        find=_unknown,
+        example=hit("tensorrt_llm", version="1.2.7", nearest="1.2.1"),
+    ),
+    Rule(
+        code="VERSION-ENGINE",
+        severity="error",
+        looks_at="YAML",
+        when="the release no longer has the engine flow, and the backend is engine or reference",
+        cause="TensorRT-LLM {version} has no trtllm-build and no checkpoint format; backend {backend} writes for them",
+        fix="write a version from {oldest} to {newest}, or backend: llmapi",
+        source="TensorRT-LLM PRs #15907, #15918, #16369; legacy/tensorrt-backend-removal.md",
+        find=_no_engine_flow,
+        example=hit("tensorrt_llm", version="1.4.0rc1", backend="engine", oldest="0.17.0", newest="1.2.1"),
+    ),
+    Rule(
+        code="VERSION-LLMAPI",
+        severity="error",
+        looks_at="YAML",
+        when="the backend is llmapi and the release is older than 1.0",
+        cause="TensorRT-LLM {version} has no stable LLM API",
+        fix="write {oldest} or newer, or backend: engine",
+        source="release notes of 1.0.0",
+        find=_no_llmapi,
+        example=hit("tensorrt_llm", version="0.21.0", oldest="1.0.0"),
+    ),
+)

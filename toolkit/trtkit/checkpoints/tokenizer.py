@@ -1,0 +1,146 @@
+"""What a tokenizer's files say: ids, special tokens, merges, normaliser. Reads JSON only; tokenizes nothing."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from trtkit.errors import CheckpointError
+
+TOKENIZER_FILE = "tokenizer.json"
+
+
+@dataclass(frozen=True)
+class TokenizerSpec:
+    """One tokenizer.json, with the settings of tokenizer_config.json beside it.
+
+    pieces maps every piece, added tokens included, to its id. special holds the ids of added tokens that mark
+    structure and are no text. merges is the ordered list as the file has it ("a b" strings or pairs), empty for
+    models without merges. scores holds the Unigram scores in order of id. segmentation holds the parts that decide
+    how text is cut besides the vocabulary: model type, normaliser, pre-tokenizer.
+    """
+
+    path: Path
+    kind: str
+    pieces: Mapping[str, int]
+    special: frozenset[int]
+    merges: Sequence[Any]
+    scores: Sequence[float]
+    byte_fallback: bool
+    segmentation: Mapping[str, Any]
+    chat_template: str | None
+    max_len: int | None
+    bos_token: str | None
+    adds_bos: bool
+
+    @cached_property
+    def pieces_by_id(self) -> dict[int, str]:
+        """id -> piece; the added token wins where a file gives one id two pieces."""
+        return {token_id: piece for piece, token_id in self.pieces.items()}
+
+    @property
+    def max_id(self) -> int:
+        """The largest id that encoding can produce; -1 for an empty vocabulary."""
+        return max(self.pieces.values(), default=-1)
+
+    @cached_property
+    def merge_rules(self) -> list[str]:
+        """The merges in one spelling: "left right"."""
+        return [rule if isinstance(rule, str) else " ".join(rule) for rule in self.merges]
+
+
+def read_tokenizer(folder: Path) -> TokenizerSpec:
+    """Read the tokenizer of a checkpoint folder.
+
+    Raises CheckpointError TOK-MISSING without a tokenizer.json, TOK-UNREADABLE when it is not one.
+    """
+    path = folder / TOKENIZER_FILE
+    if not path.is_file():
+        raise CheckpointError(*_missing(folder), code="TOK-MISSING", where=str(path))
+    try:
+        return _parse(path, json.loads(path.read_bytes()), _settings(folder))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"not a tokenizer.json: {type(error).__name__} {error}",
+            "fetch the file again, or write it anew with transformers: AutoTokenizer.from_pretrained(...)"
+            ".save_pretrained(...)",
+            code="TOK-UNREADABLE",
+            where=str(path),
+        ) from None
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot be read: {error.strerror}", "make the file readable", code="TOK-UNREADABLE", where=str(path)
+        ) from None
+
+
+def _missing(folder: Path) -> tuple[str, str]:
+    slow = next((name for name in ("tokenizer.model", "vocab.json", "vocab.txt") if (folder / name).is_file()), None)
+    if slow is None:
+        return "the folder has no tokenizer", "copy the tokenizer files of the same model into it"
+    return (
+        f"only {slow} is there, and serving needs the fast form",
+        "write it with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)",
+    )
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """tokenizer_config.json, with the template of chat_template.jinja where that file holds it; {} without one."""
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    template = folder / "chat_template.jinja"
+    if template.is_file():
+        settings["chat_template"] = template.read_text(encoding="utf-8")
+    return dict(settings)
+
+
+def _parse(path: Path, document: dict[str, Any], settings: dict[str, Any]) -> TokenizerSpec:
+    model, added = document["model"], document.get("added_tokens") or []
+    pieces, scores = _vocabulary(model["vocab"])
+    pieces.update({token["content"]: token["id"] for token in added})
+    return TokenizerSpec(
+        path=path,
+        kind=model.get("type") or ("BPE" if "merges" in model else "Unigram"),
+        pieces=pieces,
+        special=frozenset(token["id"] for token in added if token.get("special", False)),
+        merges=model.get("merges") or (),
+        scores=scores,
+        byte_fallback=bool(model.get("byte_fallback", False)),
+        segmentation={"normalizer": document.get("normalizer"), "pre_tokenizer": document.get("pre_tokenizer")},
+        chat_template=_template(settings.get("chat_template")),
+        max_len=_max_len(settings.get("model_max_length")),
+        bos_token=_content(settings.get("bos_token")),
+        adds_bos=bool(settings.get("add_bos_token", False)) or _postprocessor_adds(document, settings),
+    )
+
+
+def _vocabulary(vocab: Any) -> tuple[dict[str, int], tuple[float, ...]]:
+    """pieces and scores: BPE and WordPiece give {piece: id}, Unigram a list of [piece, score] in order of id."""
+    if isinstance(vocab, dict):
+        return vocab, ()
+    return {piece: token_id for token_id, (piece, _) in enumerate(vocab)}, tuple(score for _, score in vocab)
+
+
+def _template(template: Any) -> str | None:
+    """The chat template; a list of named templates is reduced to its default one."""
+    if isinstance(template, list):
+        named = {entry["name"]: entry["template"] for entry in template}
+        return named.get("default")
+    return template if isinstance(template, str) else None
+
+
+def _max_len(value: Any) -> int | None:
+    """model_max_length; transformers writes about 1e30 for "no limit"."""
+    return int(value) if isinstance(value, (int, float)) and value < 1e9 else None
+
+
+def _content(token: Any) -> str | None:
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def _postprocessor_adds(document: dict[str, Any], settings: dict[str, Any]) -> bool:
+    """Whether the post-processor puts the BOS token before every text."""
+    bos = _content(settings.get("bos_token"))
+    processor = document.get("post_processor")
+    return bool(bos and processor and bos in json.dumps(processor, ensure_ascii=False))

@@ -1,0 +1,135 @@
+"""GPUs as data: memory, bandwidth, rates, SM. Knows data sheets, measures nothing."""
+
+import difflib
+import re
+from dataclasses import dataclass
+
+from trtkit.errors import ConfigError
+
+GB = 1_000_000_000
+TERA = 1_000_000_000_000
+
+
+@dataclass(frozen=True)
+class GpuModel:
+    """One GPU as its data sheet describes it, per GPU and without sparsity.
+
+    memory_bytes is the advertised size in decimal gigabytes, so a little less than the driver reports.
+    fp16_flops is the tensor-core rate for FP16/BF16 with FP32 accumulation; fp8_flops is None below SM 89.
+    unified: the memory is shared with the host.
+    """
+
+    name: str
+    sm: int
+    memory_bytes: int
+    bandwidth_bytes_per_s: int
+    fp16_flops: int
+    fp8_flops: int | None
+    source: str
+    unified: bool = False
+
+    @property
+    def has_fp8(self) -> bool:
+        """FP8 tensor cores came with SM 89."""
+        return self.sm >= 89
+
+
+def _gpu(name: str, sm: int, memory_gb: int, rates: tuple[float, float, float | None], source: str) -> GpuModel:
+    """A row; rates are bandwidth in GB/s, FP16 and FP8 in TFLOP/s, dense."""
+    bandwidth, fp16, fp8 = rates
+    return GpuModel(
+        name=name,
+        sm=sm,
+        memory_bytes=memory_gb * GB,
+        bandwidth_bytes_per_s=int(bandwidth * GB),
+        fp16_flops=int(fp16 * TERA),
+        fp8_flops=None if fp8 is None else int(fp8 * TERA),
+        source=source,
+        unified=name.startswith("jetson"),
+    )
+
+
+# Data sheets state tensor-core rates with sparsity; the dense rate is half of it and stands here.
+CATALOGUE: tuple[GpuModel, ...] = (
+    _gpu("a10-24gb", 86, 24, (600, 125, None), "NVIDIA A10 data sheet"),
+    _gpu("a100-pcie-40gb", 80, 40, (1555, 312, None), "NVIDIA A100 data sheet (40 GB)"),
+    _gpu("a100-sxm-40gb", 80, 40, (1555, 312, None), "NVIDIA A100 data sheet (40 GB)"),
+    _gpu("a100-pcie-80gb", 80, 80, (1935, 312, None), "NVIDIA A100 data sheet"),
+    _gpu("a100-sxm-80gb", 80, 80, (2039, 312, None), "NVIDIA A100 data sheet"),
+    _gpu("l4-24gb", 89, 24, (300, 121, 242), "NVIDIA L4 data sheet"),
+    _gpu("l40s-48gb", 89, 48, (864, 362, 733), "NVIDIA L40S data sheet"),
+    _gpu("rtx-4090-24gb", 89, 24, (1008, 165.2, 330.3), "NVIDIA Ada GPU architecture white paper, table 2"),
+    _gpu("rtx-5090-32gb", 120, 32, (1792, 209.5, 419), "NVIDIA RTX Blackwell GPU architecture white paper"),
+    _gpu("h100-pcie-80gb", 90, 80, (2000, 756, 1513), "NVIDIA H100 data sheet (PCIe)"),
+    _gpu("h100-sxm-80gb", 90, 80, (3350, 989, 1979), "NVIDIA H100 data sheet (SXM)"),
+    _gpu("h200-sxm-141gb", 90, 141, (4800, 989, 1979), "NVIDIA H200 data sheet (SXM)"),
+    _gpu("gh200-96gb", 90, 96, (4000, 989, 1979), "NVIDIA GH200 data sheet (96 GB HBM3)"),
+    _gpu("gh200-144gb", 90, 144, (4900, 989, 1979), "NVIDIA GH200 data sheet (144 GB HBM3e)"),
+    _gpu("b200-180gb", 100, 180, (7700, 2250, 4500), "NVIDIA HGX B200 data sheet, per GPU"),
+    _gpu("jetson-agx-orin-64gb", 87, 64, (204.8, 42.5, None), "NVIDIA Jetson AGX Orin technical brief"),
+    _gpu("jetson-agx-thor-128gb", 110, 128, (273, 258, 517), "NVIDIA Jetson Thor data sheet (T5000)"),
+)
+# Short names people write; each means the model on the right.
+ALIASES = {
+    "a10": "a10-24gb",
+    "a100": "a100-sxm-80gb",
+    "a100-40gb": "a100-sxm-40gb",
+    "a100-80gb": "a100-sxm-80gb",
+    "l4": "l4-24gb",
+    "l40s": "l40s-48gb",
+    "rtx-4090": "rtx-4090-24gb",
+    "rtx-5090": "rtx-5090-32gb",
+    "h100": "h100-sxm-80gb",
+    "h100-pcie": "h100-pcie-80gb",
+    "h100-sxm": "h100-sxm-80gb",
+    "h200": "h200-sxm-141gb",
+    "gh200": "gh200-96gb",
+    "b200": "b200-180gb",
+    "jetson-agx-orin": "jetson-agx-orin-64gb",
+    "jetson-agx-thor": "jetson-agx-thor-128gb",
+}
+_SPEC_KEYS = ("sm", "memory_gb", "bandwidth_gbps", "fp16_tflops", "fp8_tflops")
+
+
+def find_gpu(name: str) -> GpuModel | None:
+    """The GPU with this name or alias, or None."""
+    wanted = name.lower().replace("_", "-")
+    wanted = ALIASES.get(wanted, wanted)
+    return next((gpu for gpu in CATALOGUE if gpu.name == wanted), None)
+
+
+def nearest_names(name: str) -> list[str]:
+    """Up to three catalogue names that look like `name`."""
+    known = [gpu.name for gpu in CATALOGUE] + list(ALIASES)
+    close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.4)
+    return list(dict.fromkeys(ALIASES.get(found, found) for found in close))
+
+
+def parse_gpu_spec(text: str) -> GpuModel:
+    """A GPU outside the catalogue: "sm=90,memory_gb=96,bandwidth_gbps=3900,fp16_tflops=900,fp8_tflops=1800".
+
+    fp8_tflops may be left out. Raises ConfigError naming the key that is missing or wrong.
+    """
+    given = dict(re.findall(r"([\w-]+)\s*=\s*([^,\s]+)", text))
+    unknown = sorted(given.keys() - set(_SPEC_KEYS))
+    missing = [key for key in _SPEC_KEYS[:4] if key not in given]
+    if unknown or missing:
+        problem = f"unknown {', '.join(unknown)}" if unknown else f"{', '.join(missing)} missing"
+        raise ConfigError(
+            f"--gpu-spec {text!r}: {problem}", f"write {','.join(f'{k}=...' for k in _SPEC_KEYS)}", code="GPU-SPEC"
+        )
+    try:
+        values = {key: float(value) for key, value in given.items()}
+    except ValueError:
+        raise ConfigError(f"--gpu-spec {text!r}: a value is no number", "write numbers", code="GPU-SPEC") from None
+    if min(values.values()) <= 0:
+        raise ConfigError(f"--gpu-spec {text!r}: a value is not positive", "write positive numbers", code="GPU-SPEC")
+    return GpuModel(
+        name="custom",
+        sm=int(values["sm"]),
+        memory_bytes=int(values["memory_gb"] * GB),
+        bandwidth_bytes_per_s=int(values["bandwidth_gbps"] * GB),
+        fp16_flops=int(values["fp16_tflops"] * TERA),
+        fp8_flops=int(values["fp8_tflops"] * TERA) if "fp8_tflops" in values else None,
+        source="--gpu-spec",
+    )

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from trtkit.acceptance import AcceptanceSummary
-from trtkit.evaluate.endpoint import Endpoint, EndpointRequest
+from trtkit.evaluate.endpoint import Endpoint, EndpointRequest, Generation
 from trtkit.evaluate.parity import Comparison, Referee, Verdict, worst
 from trtkit.evaluate.record import RecordedAnswer
 from trtkit.progress import OnProgress, Progress, silent
@@ -30,17 +29,8 @@ class CheckedCase:
     group: str
     draft_len: int
     cache: Pass
-    num_tokens: int
     comparison: Comparison
-    num_draft_tokens: int | None
-    num_accepted_tokens: int | None
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        """Accepted / drafted tokens of this request."""
-        if not self.num_draft_tokens or self.num_accepted_tokens is None:
-            return None
-        return self.num_accepted_tokens / self.num_draft_tokens
+    generation: Generation
 
 
 @dataclass(frozen=True)
@@ -74,11 +64,12 @@ class CheckResult:
     def acceptance(self, cache: Pass) -> float | None:
         """Acceptance rate over the prompts and draft lengths that were speculated on both cold and repeated."""
         kept = [case for case in self._paired() if case.cache == cache]
-        drafted = sum(case.num_draft_tokens or 0 for case in kept)
-        return AcceptanceSummary(0, drafted, sum(case.num_accepted_tokens or 0 for case in kept)).acceptance_rate
+        drafted = sum(case.generation.num_draft_tokens or 0 for case in kept)
+        accepted = sum(case.generation.num_accepted_tokens or 0 for case in kept)
+        return accepted / drafted if drafted else None
 
     def _paired(self) -> list[CheckedCase]:
-        drafting = [case for case in self.cases if case.num_draft_tokens]
+        drafting = [case for case in self.cases if case.generation.num_draft_tokens]
         cold = {(case.name, case.draft_len) for case in drafting if case.cache == "cold"}
         return [case for case in drafting if (case.name, case.draft_len) in cold]
 
@@ -114,13 +105,5 @@ def run_check(
 def _check_one(endpoint: Endpoint, request: PlannedRequest, referee: Referee, max_new_tokens: int) -> CheckedCase:
     answer = request.answer
     got = endpoint.generate(EndpointRequest(answer.text, max_new_tokens, request.draft_len))
-    return CheckedCase(
-        name=answer.name,
-        group=answer.group,
-        draft_len=request.draft_len,
-        cache=request.cache,
-        num_tokens=len(got.token_ids),
-        comparison=referee.compare(answer, got.token_ids, max_new_tokens),
-        num_draft_tokens=got.num_draft_tokens,
-        num_accepted_tokens=got.num_accepted_tokens,
-    )
+    comparison = referee.compare(answer, got, max_new_tokens)
+    return CheckedCase(answer.name, answer.group, request.draft_len, request.cache, comparison, got)

@@ -23,7 +23,11 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Generation:
-    """A whole answer. The draft figures are None where the deployment does not report them."""
+    """A whole answer; each count is None where the deployment does not report it.
+
+    num_passes counts the target's passes, num_prompt_tokens what the deployment made of the text, num_reused_tokens
+    those of them that were found in the cache.
+    """
 
     token_ids: tuple[int, ...]
     sent_ns: int
@@ -31,6 +35,8 @@ class Generation:
     num_draft_tokens: int | None = None
     num_accepted_tokens: int | None = None
     num_passes: int | None = None
+    num_prompt_tokens: int | None = None
+    num_reused_tokens: int | None = None
 
 
 class Endpoint(Protocol):

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from trtkit.evaluate.endpoint import Generation
 from trtkit.evaluate.record import OracleStep, RecordedAnswer, RecordHeader
 from trtkit.evaluate.tolerance import LogitPair, NumericProfile, near_tie_tolerance
 
@@ -31,11 +32,16 @@ class Divergence:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A verdict, the number of tokens that agree, and the divergence unless the answers are identical."""
+    """A verdict, the number of tokens that agree, and the divergence unless the answers are identical.
+
+    prompt_lengths is (oracle's, deployment's) where the deployment made another number of tokens of the prompt: then
+    the two were asked different things, and the verdict is different whatever they answered.
+    """
 
     verdict: Verdict
     num_agreeing_tokens: int
     divergence: Divergence | None = None
+    prompt_lengths: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -45,12 +51,19 @@ class Referee:
     header: RecordHeader
     profile: NumericProfile
 
-    def compare(self, answer: RecordedAnswer, deployed: Sequence[int], max_new_tokens: int) -> Comparison:
-        """Compare a deployed answer with the recorded one, both cut to max_new_tokens.
+    def compare(self, answer: RecordedAnswer, got: Generation, max_new_tokens: int) -> Comparison:
+        """Compare a deployed answer to at most max_new_tokens with the recorded one, cut to that length.
 
         An end token may be reported or left out: an answer shorter than max_new_tokens has ended. Which of several
         end tokens was chosen makes no difference.
         """
+        comparison = self._compare_tokens(answer, got.token_ids, max_new_tokens)
+        lengths = (len(answer.prompt_ids), got.num_prompt_tokens)
+        if lengths[1] is None or lengths[0] == lengths[1]:
+            return comparison
+        return replace(comparison, verdict="different", prompt_lengths=(lengths[0], lengths[1]))
+
+    def _compare_tokens(self, answer: RecordedAnswer, deployed: Sequence[int], max_new_tokens: int) -> Comparison:
         expected = self._normalized(answer.token_ids[:max_new_tokens], max_new_tokens)
         got = self._normalized(deployed, max_new_tokens)
         agreeing = _common_prefix(expected, got)

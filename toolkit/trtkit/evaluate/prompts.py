@@ -77,6 +77,8 @@ def _parse_jsonl(text: str, where: str) -> list[Prompt]:
 def _parse_row(line: str, where: str, group: str, number: int) -> Prompt:
     try:
         row = json.loads(line)
+        if not isinstance(row, dict):
+            raise ValueError("it is no JSON object")
         return _prompt_of(row, f"{group}-{number}", group)
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"not a prompt: {error}", f"give {_FORMS}", code="PROMPTS", where=where) from None

@@ -1,0 +1,80 @@
+"""The parity report in its forms: JSON contract, JUnit, Markdown."""
+
+import json
+from xml.etree import ElementTree
+
+from parity_samples import answer, deployed, header, step
+from trtkit.evaluate.check import CheckedCase, CheckResult
+from trtkit.evaluate.parity import Referee
+from trtkit.evaluate.record import SkippedPrompt
+from trtkit.evaluate.reports.junit import parity_junit
+from trtkit.evaluate.reports.markdown import parity_markdown, parity_summary
+from trtkit.evaluate.reports.parity_document import ParityContext, parity_document
+from trtkit.evaluate.tolerance import NumericProfile
+
+PROFILE = NumericProfile("bfloat16", 2, 16)
+REFEREE = Referee(header(), PROFILE)
+ANSWER = answer("a", step(10, 9, 5.0), step(12, 13, 0.01))
+CONTEXT = ParityContext(
+    deployment="build/tiny",
+    command="trtkit parity check build/tiny",
+    max_new_tokens=2,
+    header=header(),
+    profile=PROFILE,
+    skipped=(SkippedPrompt("c", "key-c", "c has 99 tokens | too many"),),
+    versions={"trtkit": "0"},
+)
+
+
+def document(*token_ids: tuple[int, ...]) -> dict[str, object]:
+    cases = [
+        CheckedCase(f"p{i}", "short", 0, "cold", REFEREE.compare(ANSWER, deployed(*ids), 2), deployed(*ids))
+        for i, ids in enumerate(token_ids)
+    ]
+    return parity_document(CheckResult(tuple(cases)), CONTEXT)
+
+
+ALL_VERDICTS = document((10, 12), (10, 13), (9, 9), (10, 12, 14))
+
+
+def test_the_document_keeps_the_contract_and_survives_json() -> None:
+    kept = json.loads(json.dumps(ALL_VERDICTS, allow_nan=False))
+    assert {k: kept[k] for k in ("verdict", "identical", "near_tie", "different")} == {
+        "verdict": "different",
+        "identical": 1,
+        "near_tie": 1,
+        "different": 2,
+    }
+    assert [prompt["verdict"] for prompt in kept["prompts"]] == ["identical", "near-tie", "different", "different"]
+    assert kept["prompts"][1]["cases"][0]["divergence"]["deployed_token"] == 13
+
+
+def test_junit_has_one_case_per_request_and_fails_only_the_different_ones() -> None:
+    suite = ElementTree.fromstring(parity_junit(ALL_VERDICTS)).find("testsuite")
+    assert suite is not None
+    assert {k: suite.attrib[k] for k in ("tests", "failures", "skipped", "errors")} == {
+        "tests": "5",
+        "failures": "2",
+        "skipped": "1",
+        "errors": "0",
+    }
+    failed = [case.attrib["name"] for case in suite if case.find("failure") is not None]
+    assert failed == ["p2 draft_len=0 cold", "p3 draft_len=0 cold"]
+
+
+def test_junit_names_the_position_the_tokens_and_the_margin() -> None:
+    text = parity_junit(document((9, 9)))
+    assert "at token 0 the oracle says 10 and the deployment 9: margin 5, tolerance" in text
+    assert "deployed token ids: [9, 9]" in text
+
+
+def test_markdown_lists_every_difference_and_the_command() -> None:
+    text = parity_markdown(ALL_VERDICTS)
+    assert "different: 1 of 4 prompts identical, 1 near-tie, 2 different (4 requests, 1 prompts left out)" in text
+    assert text.count("at token") == 3
+    assert "`trtkit parity check build/tiny`" in text
+    assert r"c has 99 tokens \| too many" in text
+
+
+def test_a_clean_summary_is_one_line() -> None:
+    assert parity_summary(document((10, 12))).startswith("identical: 1 of 1 prompts identical, 0 near-tie")

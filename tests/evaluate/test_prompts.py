@@ -1,0 +1,70 @@
+"""Shipped suites and users' prompt files."""
+
+from pathlib import Path
+
+import pytest
+from trtkit.errors import InputError
+from trtkit.evaluate.prompts import GROUPS, Prompt, choose_prompts, groups_of, read_prompts, shipped_prompts
+
+
+def test_the_shipped_suites_hold_at_least_24_prompts_with_distinct_names() -> None:
+    prompts = shipped_prompts()
+    assert len(prompts) >= 24
+    assert len({prompt.name for prompt in prompts}) == len({prompt.key for prompt in prompts}) == len(prompts)
+
+
+def test_the_first_few_prompts_hold_one_of_every_group() -> None:
+    assert groups_of(choose_prompts(None, len(GROUPS))) == list(GROUPS)
+
+
+def test_a_text_file_holds_one_prompt_a_line_and_blank_lines_are_no_prompts(tmp_path: Path) -> None:
+    path = tmp_path / "mine.txt"
+    path.write_text("one\n\ntwo\n", encoding="utf-8")
+    assert read_prompts(path) == [Prompt("mine-1", "mine", text="one"), Prompt("mine-3", "mine", text="two")]
+
+
+def test_a_jsonl_file_holds_texts_and_chats(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"text": "a"}\n{"name": "b", "group": "g", "messages": [{"role": "user", "content": "hi"}]}\n')
+    assert read_prompts(path) == [
+        Prompt("mine-1", "mine", text="a"),
+        Prompt("b", "g", messages=(("user", "hi"),)),
+    ]
+
+
+def test_a_line_separator_inside_a_json_string_ends_no_prompt(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"text": "a\u2028b"}\n', encoding="utf-8")
+    assert [prompt.text for prompt in read_prompts(path)] == ["a\u2028b"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "holds no prompt"),
+        ("{", "not a prompt"),
+        ('{"prompt": "a"}', "unknown key prompt"),
+        ('{"text": "a", "messages": []}', "not both"),
+        ('{"text": ""}', "empty"),
+        ('{"messages": [{"role": "user"}]}', "content"),
+        ('{"text": 5}', "not a string"),
+        ("[1]", "not a prompt"),
+        ('{"name": "x", "text": "a"}\n{"name": "x", "text": "b"}', "two prompts are named x"),
+    ],
+)
+def test_a_file_that_holds_no_prompts_is_refused(content: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=said):
+        read_prompts(path)
+
+
+def test_a_missing_file_is_refused_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.jsonl"):
+        read_prompts(tmp_path / "none.jsonl")
+
+
+def test_the_key_of_a_prompt_follows_its_content() -> None:
+    one, other = Prompt("n", "g", text="a"), Prompt("n", "g", text="b")
+    assert one.key != other.key
+    assert one.key == Prompt("n", "g", text="a").key

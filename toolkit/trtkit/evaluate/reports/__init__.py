@@ -1,0 +1,1 @@
+"""Results of parity and bench in the forms that people and CI systems read."""

@@ -1,0 +1,57 @@
+"""A parity document as JUnit XML, one case per request, for CI systems. Knows the document, no results behind it."""
+
+from collections.abc import Mapping
+from typing import Any
+from xml.etree import ElementTree
+
+
+def parity_junit(document: Mapping[str, Any]) -> str:
+    """The XML text. A case of verdict different is a failure; a prompt that was left out is a skipped case."""
+    suite = ElementTree.Element("testsuite", {"name": f"trtkit parity {document['deployment']}"})
+    for prompt in document["prompts"]:
+        for case in prompt["cases"]:
+            _add_case(suite, prompt, case)
+    for left_out in document["skipped"]:
+        element = ElementTree.SubElement(suite, "testcase", {"classname": "skipped", "name": left_out["name"]})
+        ElementTree.SubElement(element, "skipped", {"message": left_out["reason"]})
+    failures = len(suite.findall("testcase/failure"))
+    counts = {"tests": len(suite), "failures": failures, "errors": 0, "skipped": len(document["skipped"])}
+    suite.attrib.update({name: str(count) for name, count in counts.items()})
+    root = ElementTree.Element("testsuites")
+    root.append(suite)
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _add_case(suite: ElementTree.Element, prompt: Mapping[str, Any], case: Mapping[str, Any]) -> None:
+    name = f"{prompt['name']} draft_len={case['draft_len']} {case['cache']}"
+    element = ElementTree.SubElement(suite, "testcase", {"classname": f"parity.{prompt['group']}", "name": name})
+    text = explain_case(case)
+    if text is None:
+        return
+    if case["verdict"] == "different":
+        failure = ElementTree.SubElement(element, "failure", {"message": text, "type": "different"})
+        failure.text = f"deployed token ids: {case['token_ids']}"
+    else:
+        ElementTree.SubElement(element, "system-out").text = f"{case['verdict']}: {text}"
+
+
+def explain_case(case: Mapping[str, Any]) -> str | None:
+    """One line on what differs in a case; None when nothing does."""
+    if case["prompt_lengths"] is not None:
+        oracle, deployed = case["prompt_lengths"]
+        return f"the prompt has {oracle} tokens for the oracle and {deployed} for the deployment: tokenizers differ"
+    return None if case["divergence"] is None else _explain_divergence(case["divergence"])
+
+
+def _explain_divergence(divergence: Mapping[str, Any]) -> str:
+    """One line: where, which tokens, how far apart the oracle holds them, and what rounding explains."""
+    margin = divergence["margin"]
+    if margin is None:
+        what = "goes on" if divergence["oracle_token"] is None else "stops"
+        return f"at token {divergence['position']} the deployment {what} where the oracle does not"
+    relation = "at least " if divergence["margin_is_bound"] else ""
+    return (
+        f"at token {divergence['position']} the oracle says {divergence['oracle_token']} and the deployment "
+        f"{divergence['deployed_token']}: margin {relation}{margin:.4g}, tolerance {divergence['tolerance']:.4g}"
+    )

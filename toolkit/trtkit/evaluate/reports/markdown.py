@@ -1,0 +1,42 @@
+"""Parity and bench documents as Markdown, for the summary page of a CI job. Knows documents, no results behind them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from trtkit.evaluate.reports.junit import explain_case
+
+
+def parity_markdown(document: Mapping[str, Any]) -> str:
+    """Verdict, counts, every divergence, and how to do it again."""
+    lines = [f"## Parity of {document['deployment']}: {document['verdict']}", "", parity_summary(document), ""]
+    differences = [
+        (prompt["name"], case["draft_len"], case["cache"], case["verdict"], text)
+        for prompt in document["prompts"]
+        for case in prompt["cases"]
+        if (text := explain_case(case)) is not None
+    ]
+    if differences:
+        lines += [*_table(("prompt", "draft length", "cache", "verdict", "first difference"), differences), ""]
+    if document["skipped"]:
+        lines += [*_table(("left out", "why"), ((s["name"], s["reason"]) for s in document["skipped"])), ""]
+    lines += [f"Tolerance: `{document['tolerance']['formula']}`", "", f"Again: `{document['command']}`", ""]
+    return "\n".join(lines)
+
+
+def parity_summary(document: Mapping[str, Any]) -> str:
+    """The one-line summary."""
+    num_prompts = len(document["prompts"])
+    text = (
+        f"{document['verdict']}: {document['identical']} of {num_prompts} prompts identical, "
+        f"{document['near_tie']} near-tie, {document['different']} different ({document['num_requests']} requests"
+    )
+    return text + (f", {len(document['skipped'])} prompts left out)" if document["skipped"] else ")")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    cells = ([str(value).replace("|", "\\|") for value in row] for row in rows)
+    return [_row(head), _row(["---"] * len(head)), *(_row(row) for row in cells)]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

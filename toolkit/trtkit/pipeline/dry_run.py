@@ -8,11 +8,10 @@ from trtkit.artifacts import is_complete
 from trtkit.checkpoints.model_spec import read_model_spec
 from trtkit.config.schema import BuildConfig
 from trtkit.engines.inspect import EngineInfo
-from trtkit.pipeline.run import BuildOptions, prepare
+from trtkit.pipeline.run import BuildOptions, prepare, repository_files
 from trtkit.pipeline.stages import BuildRequest, Stage, engine_spec, plan_stages
 from trtkit.pipeline.tokenizer import tokenizer_files
 from trtkit.progress import OnProgress, silent
-from trtkit.repository.render import render_repository
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def _files(stage: Stage, request: BuildRequest) -> tuple[str, ...]:
     if stage.group == "tokenizer":
         return tokenizer_files(request.inputs["target"].folder)
     engines = {role: _predicted_engine(role, request) for role in request.config.models}
-    return tuple(sorted(render_repository(request.config, engines)))
+    return tuple(sorted(repository_files(request, engines)))
 
 
 def _predicted_engine(role: str, request: BuildRequest) -> EngineInfo:

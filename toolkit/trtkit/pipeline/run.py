@@ -9,7 +9,8 @@ from typing import Any
 from trtkit.artifacts import is_complete, read_record, stage_output
 from trtkit.checking import check_config
 from trtkit.checkpoints.source import resolve_checkpoint
-from trtkit.config.schema import BuildConfig
+from trtkit.checkpoints.stop_ids import read_stop_ids
+from trtkit.config.schema import Backend, BuildConfig
 from trtkit.conversion.convert import convert_checkpoint
 from trtkit.engines.inspect import EngineInfo, read_engine
 from trtkit.engines.reference import write_reference_engine
@@ -20,7 +21,7 @@ from trtkit.pipeline.manifest import StageResult, known_files, manifest_document
 from trtkit.pipeline.stages import BuildRequest, Stage, StageName, conversion_options, engine_spec, plan_stages
 from trtkit.pipeline.tokenizer import copy_tokenizer
 from trtkit.progress import OnProgress, Progress, silent
-from trtkit.repository.render import render_repository, write_repository
+from trtkit.repository.render import TokenIds, render_repository, write_repository
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def prepare(config: BuildConfig, options: BuildOptions, on_progress: OnProgress)
     return BuildRequest(resolved, out, inputs), findings
 
 
-def resolve_backend(config: BuildConfig, only: StageName | None) -> str:
+def resolve_backend(config: BuildConfig, only: StageName | None) -> Backend:
     """`auto` as the backend that this machine can run; refuses one that cannot be built here."""
     if config.backend in ("auto", "reference"):
         return "reference"
@@ -152,11 +153,15 @@ def _converted(role: str, request: BuildRequest) -> Path:
     return folder
 
 
+def repository_files(request: BuildRequest, engines: Mapping[str, EngineInfo]) -> dict[str, str]:
+    """The files of the model repository for these engines: relative path -> text."""
+    end_ids, pad_id = read_stop_ids(request.inputs["target"].folder)
+    return render_repository(request.config, engines, TokenIds(end_ids, pad_id))
+
+
 def _render(request: BuildRequest, scratch: Path) -> None:
-    engines: dict[str, EngineInfo] = {
-        role: read_engine(request.out / "engines" / role) for role in request.config.models
-    }
-    write_repository(render_repository(request.config, engines), scratch)
+    engines = {role: read_engine(request.out / "engines" / role) for role in request.config.models}
+    write_repository(repository_files(request, engines), scratch)
 
 
 def _run(stage: Stage, work: Callable[[Path], None], on_progress: OnProgress) -> StageResult:

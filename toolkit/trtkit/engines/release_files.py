@@ -1,0 +1,52 @@
+"""The release files: one JSON per TensorRT-LLM version, each stating what differs from the one it extends.
+
+Knows inheritance and nothing of what the values mean. Keys of its own, beside the values: "extends" names the file
+that this one differs from, "same_as" further versions with the same values, "remove" dotted keys to leave out.
+"""
+
+import copy
+import json
+from importlib.resources import files
+from typing import Any
+
+_OWN_KEYS = ("extends", "same_as", "remove")
+
+
+def read_releases() -> list[dict[str, Any]]:
+    """The values of every version, inheritance resolved, in no particular order."""
+    folder = files("trtkit.engines") / "releases"
+    documents = {}
+    for entry in folder.iterdir():
+        if entry.name.endswith(".json"):
+            document = json.loads(entry.read_text(encoding="utf-8"))
+            documents[document["version"]] = document
+    return [values for version in documents for values in _versions(version, documents)]
+
+
+def _versions(version: str, documents: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """One file's values, once for every version that it names."""
+    names = (version, *documents[version].get("same_as", ()))
+    return [_resolve(version, documents) | {"version": name} for name in names]
+
+
+def _resolve(version: str, documents: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The values of the file that `version` extends, with this file's laid over them."""
+    own = documents[version]
+    inherited = _resolve(own["extends"], documents) if "extends" in own else {}
+    values = _overlay(inherited, {key: value for key, value in own.items() if key not in _OWN_KEYS})
+    for dotted in own.get("remove", ()):
+        *path, last = dotted.split(".")
+        section = values
+        for key in path:
+            section = section[key]
+        del section[last]
+    return values
+
+
+def _overlay(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Objects are merged key by key, everything else is replaced; neither argument is changed."""
+    merged = copy.deepcopy(below)
+    for key, value in above.items():
+        inner = merged.get(key)
+        merged[key] = _overlay(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return copy.deepcopy(merged)

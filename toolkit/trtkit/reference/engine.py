@@ -1,0 +1,181 @@
+"""Engine: requests in, tokens out, one step at a time. Knows the order of work; the arithmetic is in model/."""
+
+import math
+from pathlib import Path
+
+import torch
+
+from trtkit.errors import RequestError
+from trtkit.reference.batch import TILE, make_batch
+from trtkit.reference.intake import Limits, check_request
+from trtkit.reference.kv_cache.slots import SlotPool
+from trtkit.reference.kv_cache.storage import KvStorage
+from trtkit.reference.model.config import ModelConfig, read_config
+from trtkit.reference.model.decoder import Decoder
+from trtkit.reference.model.load import WeightLoader
+from trtkit.reference.request import GenerationRequest, StepOutput
+from trtkit.reference.scheduler.scheduler import Scheduler
+from trtkit.reference.scheduler.sequence import Sequence
+from trtkit.reference.verify import Choices
+
+_MAX_NUM_TOKENS = 512
+
+
+class Engine:
+    """A decoder, its cache and its scheduler. Not safe for threads: one thread calls all methods."""
+
+    def __init__(self, decoder: Decoder, cache: KvStorage, scheduler: Scheduler, limits: Limits) -> None:
+        self._decoder = decoder
+        self._cache = cache
+        self._scheduler = scheduler
+        self._limits = limits
+        self._cancelled: list[StepOutput] = []
+
+    @classmethod
+    def load(
+        cls,
+        checkpoint: Path,
+        *,
+        max_batch_size: int,
+        max_seq_len: int,
+        num_threads: int | None = None,
+        reuse: bool = True,
+    ) -> "Engine":
+        """Read a TensorRT-LLM checkpoint directory and make room for max_batch_size sequences of max_seq_len tokens.
+
+        num_threads sets PyTorch's number of threads for the whole process; None leaves it alone.
+        Raises CheckpointError when the directory is not a checkpoint that this engine computes.
+        """
+        if num_threads is not None:
+            torch.set_num_threads(num_threads)
+        config = read_config(checkpoint)
+        capacity = math.ceil(max_seq_len / TILE) * TILE
+        weights = WeightLoader(checkpoint, config, torch.device("cpu")).load(capacity)
+        cache = KvStorage(
+            num_layers=config.num_layers,
+            num_slots=max_batch_size,
+            capacity=capacity,
+            kv_shape=(config.num_kv_heads, config.head_dim),
+            like=weights.embedding,
+        )
+        pool = SlotPool(max_batch_size, max_seq_len, reuse=reuse)
+        scheduler = Scheduler(pool, max(_MAX_NUM_TOKENS, 2 * max_batch_size))
+        return cls(Decoder(config, weights, cache), cache, scheduler, Limits(config.vocab_size, max_seq_len))
+
+    @property
+    def config(self) -> ModelConfig:
+        """Shapes and constants of the model."""
+        return self._decoder.config
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below this."""
+        return self._limits.vocab_size
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of weights, activations and cache: float32, float16 or bfloat16."""
+        return self._decoder.config.dtype
+
+    @property
+    def max_seq_len(self) -> int:
+        """Most tokens of a prompt and its answer together."""
+        return self._limits.max_seq_len
+
+    @property
+    def has_work(self) -> bool:
+        """A call of step would do or report something."""
+        return bool(self._cancelled) or self._scheduler.has_work
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Queue a request; its outputs come from the following steps.
+
+        Raises RequestError when it can never be answered; other requests are unaffected.
+        """
+        check_request(request, self._limits)
+        if self._scheduler.knows(request.request_id):
+            raise RequestError(
+                f"request id {request.request_id!r} is already in flight", "use another id", code="REQ-DUPLICATE"
+            )
+        self._scheduler.enqueue(request)
+
+    def cancel(self, request_id: str) -> bool:
+        """End a request now and free its slot; the next step reports it with the reason "cancelled".
+
+        False when no such request is in flight.
+        """
+        if not self._scheduler.knows(request_id):
+            return False
+        sequence = self._scheduler.remove(request_id)
+        prompt, reused = (len(sequence.request.prompt_ids), sequence.num_reused) if sequence else (0, 0)
+        self._cancelled.append(StepOutput(request_id, (), True, "cancelled", prompt, reused))
+        return True
+
+    def step(self) -> list[StepOutput]:
+        """One pass: every running sequence advances, waiting ones start while slots are free.
+
+        A sequence whose prompt needs several passes has no output until its last one.
+        """
+        outputs, self._cancelled = self._cancelled, []
+        plan = self._scheduler.plan()
+        for placement in plan.copies:
+            self._cache.copy_prefix(placement.copy_from or 0, placement.slot, placement.num_reused)
+        if not plan.segments:
+            return outputs
+        batch = make_batch(plan.segments, self._cache.capacity)
+        choices = Choices(self._decoder.logits(batch))
+        row = 0
+        for segment in plan.segments:
+            if segment.num_choosing:
+                outputs.append(self._settle(segment.sequence, choices, range(row, row + segment.num_choosing)))
+            else:
+                segment.sequence.num_computed += len(segment.token_ids)
+                self._scheduler.advance(segment.sequence)
+            row += segment.num_choosing
+        return outputs
+
+    def generate(self, request: GenerationRequest) -> list[StepOutput]:
+        """Answer one request to its end, on an engine that has nothing else to do.
+
+        Raises the request's own error when it ends with one, and RequestError REQ-BUSY when others are in flight,
+        whose outputs would be lost.
+        """
+        if self.has_work:
+            raise RequestError("the engine is answering other requests", "use submit and step", code="REQ-BUSY")
+        self.submit(request)
+        outputs: list[StepOutput] = []
+        while self.has_work:
+            outputs.extend(self.step())
+        if outputs[-1].error is not None:
+            raise outputs[-1].error
+        return outputs
+
+    def check(self) -> None:
+        """Raise AssertionError when the bookkeeping contradicts itself."""
+        self._scheduler.check()
+
+    def _settle(self, sequence: Sequence, choices: Choices, rows: range) -> StepOutput:
+        """Choose a sequence's next tokens, rewind the rest of its drafts, and let it go when it is done."""
+        request = sequence.request
+        token_ids: tuple[int, ...] = ()
+        acceptance, error = None, None
+        try:
+            num_chosen = choices.extend(sequence, rows)
+            token_ids = tuple(sequence.token_ids[-num_chosen:])
+            acceptance = sequence.settle(num_chosen)
+            reason = sequence.finish_reason()
+            self._scheduler.advance(sequence)
+        except RequestError as problem:
+            error, reason = problem, "error"
+        if reason is not None:
+            self._scheduler.remove(request.request_id)
+        return StepOutput(
+            request_id=request.request_id,
+            token_ids=token_ids,
+            finished=reason is not None,
+            finish_reason=reason,
+            num_prompt_tokens=len(request.prompt_ids),
+            num_reused_tokens=sequence.num_reused,
+            acceptance=acceptance,
+            error=error,
+        )

@@ -1,0 +1,1 @@
+"""Keys and values of tokens already seen. `slots` counts in ints and imports no torch, `storage` holds the tensors."""

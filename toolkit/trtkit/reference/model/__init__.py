@@ -1,0 +1,1 @@
+"""The decoder: checkpoint files become tensors, tokens become logits. Knows no requests."""

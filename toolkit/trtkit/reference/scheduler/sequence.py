@@ -1,0 +1,82 @@
+"""Sequence: one request on its way. Knows tokens and counts, no tensors and no other sequence."""
+
+from collections import Counter
+from collections.abc import Sequence as Tokens
+
+from trtkit.acceptance import Acceptance
+from trtkit.reference.kv_cache.slots import Placement
+from trtkit.reference.request import FinishReason, GenerationRequest
+
+
+class Sequence:
+    """Prompt and answer so far, and how much of them the cache holds.
+
+    token_ids[:num_computed]   in the cache
+    token_ids[num_computed:]   to be computed; while decoding that is exactly the last token
+    draft_ids                  follow token_ids until they are verified, then they are gone
+    """
+
+    def __init__(self, request: GenerationRequest, placement: Placement) -> None:
+        self.request = request
+        self.slot = placement.slot
+        self.num_reused = placement.num_reused
+        self.num_computed = placement.num_reused
+        self.token_ids = list(request.prompt_ids)
+        # The last token of an answer is the model's own, so that many drafts cannot be used.
+        self.draft_ids = request.draft_ids[: request.max_new_tokens - 1]
+        self.counts = Counter(request.prompt_ids) if request.sampling.has_penalties else Counter[int]()
+
+    @property
+    def num_new_tokens(self) -> int:
+        """Length of the answer so far."""
+        return len(self.token_ids) - len(self.request.prompt_ids)
+
+    @property
+    def is_prefilling(self) -> bool:
+        """More than the one pass of a decode step is needed before the next token."""
+        return self.num_computed < len(self.token_ids) - 1 or self.num_new_tokens == 0
+
+    def pending(self) -> list[int]:
+        """Tokens whose keys and values come next, drafts last."""
+        return [*self.token_ids[self.num_computed :], *self.draft_ids]
+
+    @property
+    def forbidden_id(self) -> int | None:
+        """The end token while the answer is still too short for it."""
+        return self.request.end_id if self.num_new_tokens < self.request.min_new_tokens else None
+
+    def append(self, token_id: int) -> None:
+        """Add one chosen token to the answer."""
+        self.token_ids.append(token_id)
+        if self.request.sampling.has_penalties:
+            self.counts[token_id] += 1
+
+    def settle(self, num_chosen: int) -> Acceptance | None:
+        """Close a pass that chose the last num_chosen tokens: drop the drafts, rewind what was computed for them.
+
+        The cache is right for every token that was an input of the pass and stayed: all but the last chosen one.
+        """
+        chosen = tuple(self.token_ids[-num_chosen:])
+        self.num_computed = len(self.token_ids) - 1
+        num_draft_tokens, self.draft_ids = len(self.draft_ids), ()
+        return Acceptance(num_draft_tokens, chosen) if num_draft_tokens else None
+
+    def finish_reason(self) -> FinishReason | None:
+        """Why the answer is complete, or None while it is not."""
+        if self.num_new_tokens and self.token_ids[-1] == self.request.end_id:
+            return "end_id"
+        return "length" if self.num_new_tokens >= self.request.max_new_tokens else None
+
+
+def next_chunk(sequence: Sequence, budget: int) -> tuple[Tokens[int], int]:
+    """(tokens to compute now, rows of them, at the end, that choose tokens).
+
+    The last prompt token and the drafts stay in one chunk, because they are verified together; so a chunk may exceed
+    a budget that is smaller than a draft.
+    """
+    pending = sequence.pending()
+    num_choosing = len(sequence.draft_ids) + 1
+    num_before = len(pending) - num_choosing
+    if len(pending) <= budget or num_before == 0:
+        return pending, num_choosing
+    return pending[: max(1, min(budget, num_before))], 0

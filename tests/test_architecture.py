@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "builds",
         "config",
         "checkpoints",
+        "conversion",
         "engines",
         "repository",
         "planning",

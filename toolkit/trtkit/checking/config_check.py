@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from trtkit.checking.checkpoint_check import check_weights
 from trtkit.checking.deployment import gather
+from trtkit.checking.report import in_order
 from trtkit.checking.rule import run_rules
 from trtkit.checking.rules import CONFIG_RULES
 from trtkit.config.schema import BuildConfig
@@ -17,14 +17,6 @@ def check_config(config: BuildConfig, folders: Mapping[str, Path], *, where: str
     `folders` maps a role to the folder of its checkpoint and may lack roles that are not on this disk; what depends
     on those stays unchecked, and a note says so. `where` names the YAML in the findings.
     """
-    deployment, problems = gather(config, folders, where)
-    for folder in dict.fromkeys(folders.values()):
-        problems += check_weights(folder)
+    deployment, problems = gather(config, folders)
     findings = [*problems, *run_rules(CONFIG_RULES, deployment, where)]
     return in_order(findings)
-
-
-def in_order(findings: list[Finding]) -> list[Finding]:
-    """Errors, then warnings, then notes; within each in the order found, without repetition."""
-    ranks = {"error": 0, "warning": 1, "note": 2}
-    return sorted(dict.fromkeys(findings), key=lambda finding: ranks[finding.severity])

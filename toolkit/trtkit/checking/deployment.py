@@ -7,12 +7,12 @@ from typing import Literal
 
 from trtkit.checking.builder import BuildRequest, Outcome, build_outcome
 from trtkit.checking.releases import Release, find_release
-from trtkit.checkpoints.model_spec import ModelSpec, read_model_spec
+from trtkit.checking.subjects.hf_checkpoint import HfCheckpoint, read_hf_checkpoint
+from trtkit.checkpoints.model_spec import ModelSpec
 from trtkit.checkpoints.pair import TokenizerDifference, compare_tokenizers
-from trtkit.checkpoints.tokenizer import TokenizerSpec, read_tokenizer
+from trtkit.checkpoints.tokenizer import TokenizerSpec
 from trtkit.config.schema import BuildConfig, DraftTarget
 from trtkit.doctor import inspect_machine
-from trtkit.errors import CheckpointError
 from trtkit.findings import Finding
 from trtkit.planning.gpus import GpuModel, find_gpu
 
@@ -68,24 +68,20 @@ def resolve_backend(config: BuildConfig) -> ResolvedBackend:
     return "engine" if inspect_machine().allows["engine"].possible else "reference"
 
 
-def gather(config: BuildConfig, folders: Mapping[str, Path], where: str) -> tuple[Deployment, list[Finding]]:
+def gather(config: BuildConfig, folders: Mapping[str, Path]) -> tuple[Deployment, list[Finding]]:
     """The deployment, and a finding for every file that could not be read."""
     problems: list[Finding] = []
-    specs: dict[str, ModelSpec] = {}
-    tokenizers: dict[str, TokenizerSpec] = {}
-    for role, folder in folders.items():
-        try:
-            specs[role] = read_model_spec(folder)
-        except CheckpointError as error:
-            problems.append(finding_of(error, f"{where}:{role}.checkpoint"))
-        try:
-            tokenizers[role] = read_tokenizer(folder)
-        except CheckpointError as error:
-            problems.append(finding_of(error, f"{where}:{role}.checkpoint"))
+    backend = resolve_backend(config)
+    read: dict[Path, HfCheckpoint] = {}
+    for folder in dict.fromkeys(folders.values()):
+        read[folder], amiss = read_hf_checkpoint(folder, convertible=backend != "llmapi")
+        problems += amiss
+    specs = {role: spec for role, folder in folders.items() if (spec := read[folder].spec) is not None}
+    tokenizers = {role: spec for role, folder in folders.items() if (spec := read[folder].tokenizer) is not None}
     both = tokenizers.keys() >= {"draft", "target"}
     deployment = Deployment(
         config=config,
-        backend=resolve_backend(config),
+        backend=backend,
         release=find_release(config.tensorrt_llm),
         gpu=find_gpu(config.gpu.name) if config.gpu else None,
         folders=folders,
@@ -94,8 +90,3 @@ def gather(config: BuildConfig, folders: Mapping[str, Path], where: str) -> tupl
         pair=compare_tokenizers(tokenizers["draft"], tokenizers["target"]) if both else None,
     )
     return deployment, problems
-
-
-def finding_of(error: CheckpointError, where: str) -> Finding:
-    """The finding for an error that reading a checkpoint raised."""
-    return Finding(error.code or "CKPT", "error", error.where or where, error.cause, error.fix)

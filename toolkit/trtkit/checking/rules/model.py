@@ -7,12 +7,12 @@ from trtkit.checking.releases import parse_version
 from trtkit.checking.rule import Hit, Rule, hit
 from trtkit.checkpoints.model_spec import ModelSpec
 from trtkit.config.schema import Model
+from trtkit.conversion.parallelism import legal_tensor_parallel, why_not_tensor_parallel
 
 # Architecture -> first release whose engine flow builds it (release notes); the others are older than 0.17.
 _ENGINE_SINCE = {"Gemma3ForCausalLM": "0.19.0", "Qwen3ForCausalLM": "1.0.0", "Qwen3MoeForCausalLM": "1.0.0"}
 # Architectures whose draft-target deployments users report as broken, or that mix windows and soft caps.
 _UNTESTED_PAIRS = frozenset({"Gemma2ForCausalLM", "Gemma3ForCausalLM"})
-_LARGEST_TP = 64
 
 
 def _absent(deployment: Deployment) -> Iterable[Hit]:
@@ -23,9 +23,9 @@ def _absent(deployment: Deployment) -> Iterable[Hit]:
 
 def _tensor_parallel(deployment: Deployment) -> Iterable[Hit]:
     for role, model, spec in _known(deployment):
-        reason = split_obstacle(spec, model.tensor_parallel, model.expert_parallel)
+        reason = why_not_tensor_parallel(spec, model.tensor_parallel, model.expert_parallel)
         if reason is not None:
-            legal = [tp for tp in range(1, _LARGEST_TP + 1) if split_obstacle(spec, tp, 1) is None]
+            legal = legal_tensor_parallel(spec)
             yield hit(
                 f"{role}.tensor_parallel",
                 role=role,
@@ -33,21 +33,6 @@ def _tensor_parallel(deployment: Deployment) -> Iterable[Hit]:
                 reason=reason,
                 legal=", ".join(map(str, legal)),
             )
-
-
-def split_obstacle(spec: ModelSpec, tensor_parallel: int, expert_parallel: int) -> str | None:
-    """Why a model cannot be cut over that many ranks, or None when it can.
-
-    Query heads are cut evenly; KV heads too, or each is copied to the same number of ranks (dup_kv_weight).
-    """
-    if spec.num_q_heads % tensor_parallel:
-        return f"{spec.num_q_heads} attention heads"
-    if spec.num_kv_heads % tensor_parallel and tensor_parallel % spec.num_kv_heads:
-        return f"{spec.num_kv_heads} KV heads"
-    inner = spec.moe.intermediate_size if spec.moe else spec.intermediate_size
-    if inner % (tensor_parallel // expert_parallel if spec.moe else tensor_parallel):
-        return f"intermediate size {inner}"
-    return None
 
 
 def _pipeline_parallel(deployment: Deployment) -> Iterable[Hit]:
@@ -120,7 +105,13 @@ MODEL_RULES: tuple[Rule[Deployment], ...] = (
         fix="write tensor_parallel: one of {legal}",
         source="models/*/convert.py: split and dup_kv_weight; TensorRT-LLM issues #2198, #2310",
         find=_tensor_parallel,
-        example=hit("target.tensor_parallel", role="target", tp=8, reason="28 attention heads", legal="1, 2, 4"),
+        example=hit(
+            "target.tensor_parallel",
+            role="target",
+            tp=8,
+            reason="28 attention heads cannot be shared equally",
+            legal="1, 2, 4",
+        ),
     ),
     Rule(
         code="MODEL-PP",

@@ -1,0 +1,1 @@
+"""What the rules about folders look at: one record per kind of folder, gathered once."""

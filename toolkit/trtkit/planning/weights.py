@@ -1,0 +1,108 @@
+"""Bytes of weights, per rank and per number format. Knows formats, reads no file."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trtkit.checkpoints.model_spec import ModelSpec
+from trtkit.planning.split import Split
+from trtkit.planning.tensors import PlannedTensor, rank_tensors
+
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+FLOAT32_BYTES = 4
+AWQ_GROUP = 128
+NVFP4_GROUP = 16
+
+
+@dataclass(frozen=True)
+class WeightFormat:
+    """How the linear layers are stored: dtype of what is not quantised, format of what is, format of the KV cache."""
+
+    dtype: str
+    quantization: str = "none"
+    kv_dtype: str = "auto"
+
+    @property
+    def dtype_bytes(self) -> int:
+        """Bytes of one unquantised weight."""
+        return DTYPE_BYTES[self.dtype]
+
+
+def rank_bytes(spec: ModelSpec, split: Split, weights: WeightFormat, rank: int) -> int:
+    """Bytes of tensor data in rank{N}.safetensors; exact for unquantised checkpoints and for fp8."""
+    total = sum(tensor_bytes(tensor, weights) for tensor in rank_tensors(spec, split, rank))
+    scaled_layers = len(split.layers(rank, spec.num_layers)) if weights.kv_dtype in ("fp8", "int8") else 0
+    return total + scaled_layers * FLOAT32_BYTES
+
+
+def model_bytes(spec: ModelSpec, weights: WeightFormat) -> int:
+    """Bytes of the whole model on one rank."""
+    return rank_bytes(spec, Split(), weights, 0)
+
+
+def decode_bytes(spec: ModelSpec, weights: WeightFormat) -> int:
+    """Bytes read per token when one sequence decodes: all but the embedding table, and only the chosen experts."""
+    return sum(_read_bytes(spec, tensor, weights) for tensor in _one_rank(spec))
+
+
+def decode_flops(spec: ModelSpec) -> int:
+    """Multiplications and additions per token in the linear layers and the head."""
+    total = 0
+    for tensor in _one_rank(spec):
+        if tensor.kind in ("linear", "head", "router"):
+            total += 2 * math.prod(tensor.shape)
+        elif tensor.kind == "expert":
+            assert spec.moe is not None, "experts come with a MoeSpec"
+            total += 2 * math.prod(tensor.shape) * spec.moe.top_k // spec.moe.num_experts
+    return total
+
+
+def num_parameters(spec: ModelSpec) -> int:
+    """Weights of the model, a tied head counted once."""
+    total = sum(math.prod(tensor.shape) for tensor in _one_rank(spec))
+    return total - (spec.vocab_size * spec.hidden_size if spec.tie_word_embeddings else 0)
+
+
+def tensor_bytes(tensor: PlannedTensor, weights: WeightFormat) -> int:
+    """Bytes of one tensor and of the scales that come with it."""
+    elements = math.prod(tensor.shape)
+    if tensor.kind == "router":
+        return elements * FLOAT32_BYTES
+    if tensor.kind not in ("linear", "expert") or weights.quantization == "none":
+        return elements * weights.dtype_bytes
+    return _quantized_bytes(elements, tensor.shape[-2] * (elements // math.prod(tensor.shape[-2:])), tensor, weights)
+
+
+def _quantized_bytes(elements: int, rows: int, tensor: PlannedTensor, weights: WeightFormat) -> int:
+    """elements and rows of a linear weight; scales as the quantised layers of TensorRT-LLM declare them."""
+    columns = tensor.shape[-1]
+    match weights.quantization:
+        case "fp8":
+            return elements + 2 * FLOAT32_BYTES
+        case "fp8_rowwise":
+            return elements + rows * FLOAT32_BYTES
+        case "int8_weight_only":
+            return elements + rows * weights.dtype_bytes
+        case "int4_weight_only":
+            return elements // 2 + rows * weights.dtype_bytes
+        case "int4_awq" | "w4a8_awq":
+            return elements // 2 + (elements // AWQ_GROUP + columns) * weights.dtype_bytes
+        case "int8_smoothquant":
+            return elements + (rows + columns + 1) * FLOAT32_BYTES
+        case "nvfp4":
+            return elements // 2 + elements // NVFP4_GROUP + 3 * FLOAT32_BYTES
+    raise AssertionError(f"no byte formula for {weights.quantization}")
+
+
+def _one_rank(spec: ModelSpec) -> Iterator[PlannedTensor]:
+    return rank_tensors(spec, Split(), 0)
+
+
+def _read_bytes(spec: ModelSpec, tensor: PlannedTensor, weights: WeightFormat) -> int:
+    if tensor.kind == "embedding" or tensor.name == "transformer.position_embedding.weight":
+        return 0
+    whole = tensor_bytes(tensor, weights)
+    if tensor.kind == "expert":
+        assert spec.moe is not None, "experts come with a MoeSpec"
+        return whole * spec.moe.top_k // spec.moe.num_experts
+    return whole

@@ -31,6 +31,10 @@ class MoeSpec:
         """Whether `layer` has experts instead of one MLP (Qwen's rule; true everywhere for Mixtral)."""
         return layer not in self.mlp_only_layers and (layer + 1) % self.decoder_sparse_step == 0
 
+    def has_dense_layer(self, num_layers: int) -> bool:
+        """Whether any layer has an MLP instead of experts."""
+        return self.decoder_sparse_step > 1 or any(layer < num_layers for layer in self.mlp_only_layers)
+
 
 @dataclass(frozen=True)
 class ModelSpec:

@@ -1,0 +1,70 @@
+"""ConversionOptions: what one conversion is asked for. Knows values and their names, not what they do."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from trtkit.errors import InputError
+
+Dtype = Literal["auto", "float32", "float16", "bfloat16"]
+Quantization = Literal[
+    "none",
+    "fp8",
+    "fp8_rowwise",
+    "int8_weight_only",
+    "int4_weight_only",
+    "int4_awq",
+    "w4a8_awq",
+    "int8_smoothquant",
+    "nvfp4",
+]
+KvCacheDtype = Literal["auto", "fp8", "int8", "int4"]
+
+
+@dataclass(frozen=True)
+class ConversionOptions:
+    """One conversion.
+
+    dtype               of everything that is not quantised; "auto" takes the checkpoint's (float32 becomes float16)
+    kv_cache_dtype      "int4" exists in the reference engine only: it stores no scale
+    use_parallel_embedding, embedding_sharding_dim
+                        cut the embedding over the tensor ranks, by vocabulary (0) or by hidden size (1)
+    weight_only_arch    SM version whose layout packed INT8/INT4 weights get
+    calibration         file of activation and KV maxima, or None
+    strict              refuse NaN and Inf weights instead of warning
+    """
+
+    dtype: Dtype = "auto"
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    expert_parallel: int = 1
+    quantization: Quantization = "none"
+    kv_cache_dtype: KvCacheDtype = "auto"
+    use_parallel_embedding: bool = False
+    embedding_sharding_dim: Literal[0, 1] = 0
+    weight_only_arch: int = 80
+    calibration: Path | None = None
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise InputError(
+                    f"{name} {getattr(self, name)!r} is unknown", f"use one of {', '.join(choices)}", code="CONV-OPTION"
+                )
+        for name in ("tensor_parallel", "pipeline_parallel", "expert_parallel"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} {getattr(self, name)} is not positive", "use 1 or more", code="CONV-OPTION")
+        if self.tensor_parallel % self.expert_parallel:
+            raise InputError(
+                f"expert_parallel {self.expert_parallel} does not divide tensor_parallel {self.tensor_parallel}",
+                "experts are spread over the tensor ranks: choose a divisor",
+                code="CONV-OPTION",
+            )
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "dtype": get_args(Dtype),
+    "quantization": get_args(Quantization),
+    "kv_cache_dtype": get_args(KvCacheDtype),
+}

@@ -1,0 +1,51 @@
+"""ConversionPlan: everything that is decided before the first byte is written. Opens headers only, never data."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trtkit.checkpoints.model_spec import ModelSpec, read_model_spec
+from trtkit.checkpoints.stored_tensor import StoredTensor
+from trtkit.checkpoints.weights import open_weights
+from trtkit.conversion.layout import RankLayout, Target, all_ranks, rules_for
+from trtkit.conversion.options import ConversionOptions, Dtype
+from trtkit.conversion.parallelism import check_parallelism
+from trtkit.conversion.source_check import resolve_names
+from trtkit.conversion.weight_maps import WEIGHT_MAPS
+
+
+@dataclass(frozen=True)
+class ConversionPlan:
+    """A checkpoint that was proven whole, and the tensors of every rank.
+
+    options.dtype is resolved; names maps the rules' source names to stored ones; targets[rank] are in file order.
+    """
+
+    spec: ModelSpec
+    options: ConversionOptions
+    weights: Mapping[str, StoredTensor]
+    names: Mapping[str, str]
+    targets: Sequence[Sequence[Target]]
+
+
+def plan_conversion(source: Path, options: ConversionOptions) -> ConversionPlan:
+    """Read config.json and the headers of `source`, and decide every tensor of every rank.
+
+    Raises CheckpointError for anything that makes the conversion impossible (docs/conversion.md lists the codes).
+    """
+    spec = read_model_spec(source)
+    weights = open_weights(source)
+    names = resolve_names(spec, WEIGHT_MAPS[spec.family], weights)
+    check_parallelism(spec, options, str(source / "config.json"))
+    resolved = replace(options, dtype=_dtype(spec, options, weights))
+    rules = rules_for(spec, WEIGHT_MAPS[spec.family])
+    targets = [list(RankLayout(spec, rules, rank).targets()) for rank in all_ranks(resolved)]
+    return ConversionPlan(spec, resolved, weights, names, targets)
+
+
+def _dtype(spec: ModelSpec, options: ConversionOptions, weights: Mapping[str, StoredTensor]) -> Dtype:
+    """The dtype asked for; "auto" is the checkpoint's own, but float16 for float32, as TensorRT-LLM has it."""
+    if options.dtype != "auto":
+        return options.dtype
+    stored = spec.dtype or next(iter(weights.values())).dtype
+    return "bfloat16" if stored == "bfloat16" else "float16"

@@ -1,0 +1,109 @@
+"""What a conversion says of itself: the report it returns and the manifest it leaves. Knows records, writes no file."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from trtkit import __version__
+from trtkit.conversion.plan import ConversionPlan
+from trtkit.conversion.rank_writer import WrittenFile
+from trtkit.conversion.source_files import SourceFiles
+from trtkit.findings import Finding
+
+MANIFEST_NAME = "conversion.json"
+MANIFEST_SCHEMA = "trtkit.conversion/1"
+
+
+@dataclass(frozen=True)
+class ConversionReport:
+    """What a conversion wrote. skipped: everything was there already."""
+
+    out: Path
+    files: tuple[WrittenFile, ...]
+    num_tensors: int
+    seconds: float
+    skipped: bool
+    findings: tuple[Finding, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all rank files."""
+        return sum(file.num_bytes for file in self.files)
+
+    def summary(self) -> str:
+        """The report as a person reads it."""
+        what = "kept" if self.skipped else f"wrote in {self.seconds:.1f} s"
+        lines = [
+            f"{what}: {len(self.files)} rank files, {self.num_tensors} tensors, {self.num_bytes:,} bytes in {self.out}"
+        ]
+        lines += [f"{f.severity} {f.code} {f.where}: {f.cause}; {f.fix}" for f in self.findings]
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The `--json` record of `trtkit convert`."""
+        stage = {
+            "stage": "convert",
+            "skipped": self.skipped,
+            "seconds": round(self.seconds, 3),
+            "bytes": self.num_bytes,
+        }
+        return {
+            "schema": MANIFEST_SCHEMA,
+            "out": str(self.out),
+            "stages": [stage],
+            "manifest": str(self.out / MANIFEST_NAME),
+            "files": [asdict(file) for file in self.files],
+            "findings": [finding.as_dict() for finding in self.findings],
+        }
+
+
+def findings_of(files: SourceFiles, source: Path) -> list[Finding]:
+    """The warnings that reading and casting gave."""
+    non_finite = [
+        Finding(
+            "CKPT-NAN",
+            "warning",
+            f"{source}:{name}",
+            "holds NaN or Inf",
+            "take the weights from their source again; --strict refuses such a checkpoint",
+        )
+        for name in sorted(files.non_finite)
+    ]
+    overflowed = [
+        Finding(
+            "CKPT-OVERFLOW",
+            "warning",
+            f"{source}:{name}",
+            "holds values that became Inf in the target dtype",
+            "convert to bfloat16 instead of float16",
+        )
+        for name in sorted(files.overflowed)
+    ]
+    return non_finite + overflowed
+
+
+def manifest_text(plan: ConversionPlan, written: list[WrittenFile], findings: list[Finding]) -> str:
+    """The manifest: no times and no absolute paths, so that equal inputs give an equal file."""
+    options = {name: value for name, value in asdict(plan.options).items() if name != "calibration"}
+    sources = sorted({tensor.file for tensor in plan.weights.values()})
+    document = {
+        "schema": MANIFEST_SCHEMA,
+        "trtkit": __version__,
+        "family": plan.spec.family,
+        "options": options,
+        "source": {file.name: file.stat().st_size for file in sources},
+        "files": {file.name: {"bytes": file.num_bytes, "sha256": file.sha256} for file in written},
+        "findings": [finding.as_dict() for finding in findings],
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def report_of(out: Path, plan: ConversionPlan, seconds: float) -> ConversionReport:
+    """The report of a finished `out`, from its manifest."""
+    document = json.loads((out / MANIFEST_NAME).read_text(encoding="utf-8"))
+    files = tuple(
+        WrittenFile(name, entry["bytes"], entry["sha256"], skipped=True) for name, entry in document["files"].items()
+    )
+    findings = tuple(Finding(**finding) for finding in document["findings"])
+    return ConversionReport(out, files, sum(map(len, plan.targets)), seconds, True, findings)

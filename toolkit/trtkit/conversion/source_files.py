@@ -1,0 +1,103 @@
+"""SourceFiles: reads rectangles of stored tensors in blocks of bounded size. Knows files and offsets, no rules.
+
+Plain reads into fresh buffers rather than memory maps: a file that shrinks under a map kills the process, a short read
+is an error that can be reported; and resident memory stays at a few blocks.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtkit.checkpoints.stored_tensor import StoredTensor, bits_of
+from trtkit.errors import CheckpointError
+
+BLOCK_BYTES = 2 << 20
+
+
+class SourceFiles:
+    """Open files of one checkpoint, and what they looked like when they were opened.
+
+    names maps the rules' source names to the stored ones. non_finite and overflowed collect the tensors in which NaN
+    or Inf was met while reading, or appeared while casting.
+    """
+
+    def __init__(self, weights: Mapping[str, StoredTensor], names: Mapping[str, str]) -> None:
+        self._weights = {name: weights[stored] for name, stored in names.items()}
+        self.non_finite: set[str] = set()
+        self.overflowed: set[str] = set()
+        self._descriptors: dict[Path, int] = {}
+        self._states: dict[Path, tuple[int, int, int]] = {}
+
+    def __enter__(self) -> "SourceFiles":
+        for file in sorted({tensor.file for tensor in self._weights.values()}):
+            descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            self._descriptors[file] = descriptor
+            self._states[file] = _state(os.fstat(descriptor))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+        self._descriptors.clear()
+
+    def dtype_of(self, name: str) -> str:
+        """The stored dtype."""
+        return self._weights[name].dtype
+
+    def states(self) -> dict[str, tuple[int, ...]]:
+        """File name -> (inode, bytes, modification time in ns) when it was opened."""
+        return {str(file): state for file, state in self._states.items()}
+
+    def check_unchanged(self) -> None:
+        """Raise CheckpointError CKPT-CHANGED when a file was replaced, resized or written to since it was opened."""
+        for file, state in self._states.items():
+            try:
+                now = _state(file.stat())
+            except OSError:
+                now = (0, 0, 0)
+            if now != state:
+                raise self._changed(file)
+
+    def blocks(self, name: str, rows: tuple[int, int], columns: tuple[int, int] | None) -> Iterator[NDArray[Any]]:
+        """The rectangle in runs of whole rows of at most about BLOCK_BYTES, as bits [rows, columns] (or [rows])."""
+        tensor = self._weights[name]
+        width = tensor.num_elements // tensor.shape[0] if tensor.shape and tensor.shape[0] else 1
+        row_bytes = width * bits_of(tensor.dtype).itemsize
+        step = max(1, BLOCK_BYTES // max(1, row_bytes))
+        for first in range(rows[0], rows[1], step):
+            last = min(first + step, rows[1])
+            bits = self._read(tensor, first * row_bytes, last * row_bytes)
+            if columns is None:
+                yield bits
+            else:
+                yield bits.reshape(last - first, width)[:, columns[0] : columns[1]]
+
+    def whole(self, name: str, rows: tuple[int, int], columns: tuple[int, int] | None) -> NDArray[Any]:
+        """The rectangle at once."""
+        return np.concatenate(list(self.blocks(name, rows, columns)))
+
+    def _read(self, tensor: StoredTensor, start: int, stop: int) -> NDArray[Any]:
+        buffer = np.empty(stop - start, dtype=np.uint8)
+        done = 0
+        while done < buffer.size:
+            count = os.preadv(self._descriptors[tensor.file], [buffer[done:].data], tensor.start + start + done)
+            if count == 0:
+                raise self._changed(tensor.file)
+            done += count
+        return buffer.view(bits_of(tensor.dtype))
+
+    def _changed(self, file: Path) -> CheckpointError:
+        return CheckpointError(
+            "changed while it was being converted",
+            "wait until the download or save has finished, then run the same command again",
+            code="CKPT-CHANGED",
+            where=str(file),
+        )
+
+
+def _state(stat: os.stat_result) -> tuple[int, int, int]:
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns

@@ -1,7 +1,7 @@
 """Which tensor of the ensemble goes where. Knows three models' names for the same thing, nothing else."""
 
 from trtkit.repository.pbtxt import EnsembleStep
-from trtkit.serving.contract import POSTPROCESSING, PREPROCESSING, TARGET, contracts
+from trtkit.serving.contract import CLIENT_NAMES, POSTPROCESSING, PREPROCESSING, TARGET, contracts
 
 _TO_PREPROCESSING = {
     "QUERY": "text_input",
@@ -28,15 +28,6 @@ _PREPROCESSED = {
     "OUT_PAD_ID": "pad_id",
     "OUT_PROMPT_TABLE_EXTRA_IDS": "prompt_table_extra_ids",
 }
-# The engine's name -> the client's, where they differ.
-_RENAMED = {
-    "runtime_top_k": "top_k",
-    "runtime_top_p": "top_p",
-    "len_penalty": "length_penalty",
-    "streaming": "stream",
-    "random_seed": "seed",
-    "min_length": "min_tokens",
-}
 _TO_POSTPROCESSING = {"TOKENS_BATCH": "output_ids", "SEQUENCE_LENGTH": "sequence_length"}
 
 
@@ -52,7 +43,7 @@ def ensemble_steps(tensorrt_llm: str) -> tuple[EnsembleStep, ...]:
     direct = {
         tensor.name: client
         for tensor in models[TARGET].inputs
-        if tensor.name not in prepared and (client := _RENAMED.get(tensor.name, tensor.name)) in client_inputs
+        if tensor.name not in prepared and (client := CLIENT_NAMES.get(tensor.name, tensor.name)) in client_inputs
     }
     measures = {tensor.name: tensor.name for tensor in ensemble.outputs if tensor.name != "text_output"}
     tokens = {outer: f"_{outer}" for outer in _TO_POSTPROCESSING}

@@ -131,11 +131,13 @@ def _bls_parameters(config: BuildConfig, ids: Mapping[str, str], *, speculates: 
         "adaptive_draft_length": _flag(getattr(speculation, "adaptive", False)),
     }
     return {
+        "tensorrt_llm_version": config.tensorrt_llm,
         "tensorrt_llm_model_name": TARGET,
         **(drafting if speculates else {}),
         "tokenizer_dir": TOKENIZER_DIR,
         "add_special_tokens": "true",
         "skip_special_tokens": "true",
+        "exclude_input_in_output": "false",
         "max_input_len": str(config.limits.max_input_len),
         "max_seq_len": str(config.limits.max_seq_len),
         "max_concurrency": str(max(64, 4 * config.limits.max_batch_size)),

@@ -96,6 +96,7 @@ def server_environment(installation: TritonInstallation, options: ServerOptions)
         "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONSAFEPATH": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
         **threads,
     }
 

@@ -170,10 +170,21 @@ _BLS = ModelContract(
         *_CLIENT_OUTPUTS,
         *required("INT32", "output_ids", -1),
         *required("STRING", "finish_reason", 1),
-        *required("INT32", "num_input_tokens num_output_tokens num_reused_tokens num_target_passes", 1),
+        *required("INT32", "num_input_tokens num_output_tokens num_target_passes", 1),
         *required("INT64", "draft_time_ns target_time_ns", 1),
     ),
 )
+
+
+# The engine's name -> the client's name for the same input, where they differ.
+CLIENT_NAMES = {
+    "runtime_top_k": "top_k",
+    "runtime_top_p": "top_p",
+    "len_penalty": "length_penalty",
+    "streaming": "stream",
+    "random_seed": "seed",
+    "min_length": "min_tokens",
+}
 
 
 def llm_contract(name: str, tensorrt_llm: str) -> ModelContract:

@@ -1,0 +1,141 @@
+"""The Triton model `tensorrt_llm_bls`: one answer per request, each in a thread. The loop itself is in draft_target."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from trtkit.acceptance import summarize
+from trtkit.errors import RequestError, TrtkitError
+from trtkit.serving.answer import pieces_of
+from trtkit.serving.cancellation import PolledCancellation
+from trtkit.serving.client_request import ClientRequest, read_client_request, read_defaults, refuse_too_long
+from trtkit.serving.contract import bls_contract, llm_contract
+from trtkit.serving.draft_length import AdaptiveDraftLength, DraftLength, FixedDraftLength
+from trtkit.serving.draft_target import DraftTargetRun, Generation
+from trtkit.serving.inner_llm import InnerLlm
+from trtkit.serving.text import TextTokenizer
+from trtkit.serving.triton_io import Array, Inputs, Sender, read_arguments
+from trtkit.serving.words import StopWords
+
+
+class DraftTarget:
+    """TritonPythonModel of `tensorrt_llm_bls`.
+
+    Requests run side by side in threads: they wait for the models nearly all the time.
+    """
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Read parameters and tokenizer."""
+        arguments = read_arguments(args)
+        self._contract = bls_contract()
+        self._defaults = read_defaults(arguments)
+        self._decoupled = arguments.decoupled
+        self._release = arguments.parameter("tensorrt_llm_version")
+        self._target_name = arguments.parameter("tensorrt_llm_model_name")
+        self._draft_name = arguments.parameter("tensorrt_llm_draft_model_name", "")
+        self._llm_contract = llm_contract(self._target_name, self._release)
+        self._tokenizer = TextTokenizer.load(arguments.path("tokenizer_dir"))
+        self._add_special_tokens = arguments.flag("add_special_tokens", default=True)
+        self._skip_special_tokens = arguments.flag("skip_special_tokens", default=True)
+        self._cancellation_period_s = arguments.number("cancellation_check_period_ms", 100) / 1000
+        self._threads = ThreadPoolExecutor(arguments.number("max_concurrency", 64), thread_name_prefix="answer")
+
+    def execute(self, requests: Sequence[Any]) -> None:
+        """Read each request while its tensors are there, then answer it in a thread of its own."""
+        for request in requests:
+            sender = Sender(request, self._contract)
+            try:
+                self._threads.submit(self._answer_or_fail, self._read(request), sender)
+            except TrtkitError as error:
+                sender.fail(error)
+
+    def finalize(self) -> None:
+        """Wait for the answers under way."""
+        self._threads.shutdown()
+
+    def _read(self, request: Any) -> ClientRequest:
+        inputs = Inputs(request, self._contract)
+        if inputs.num_rows != 1:
+            raise RequestError(
+                f"the request has {inputs.num_rows} rows",
+                "send one request per prompt; they run together",
+                code="REQ-BATCH",
+            )
+        return read_client_request(inputs, self._llm_contract, self._defaults, decoupled=self._decoupled)
+
+    def _answer_or_fail(self, request: ClientRequest, sender: Sender) -> None:
+        try:
+            self._answer(request, sender)
+        except TrtkitError as error:
+            sender.fail(error)
+        except BaseException as error:
+            # A thread's exception would be lost, and the client would wait for ever.
+            sender.fail(TrtkitError(f"internal error: {type(error).__name__}: {error}", "see the server's log"))
+            raise
+
+    def _answer(self, request: ClientRequest, sender: Sender) -> None:
+        prompt_ids = self._tokenizer.encode(request.text, add_special_tokens=self._add_special_tokens)
+        refuse_too_long(len(prompt_ids), request.max_tokens, self._defaults)
+        run = self._run(request, tuple(prompt_ids))
+        stream = self._tokenizer.stream(skip_special_tokens=self._skip_special_tokens)
+        cancellation = PolledCancellation(sender.is_cancelled, self._cancellation_period_s)
+        texts = [stream.push(prompt_ids)] if request.includes_prompt else []
+        for piece in pieces_of(run, stream, StopWords(request.stop_words), cancellation.is_cancelled):
+            if request.streaming and piece.token_ids:
+                sender.send(_piece_outputs(piece.text, piece.token_ids), final=False)
+            else:
+                texts.append(piece.text)
+        token_ids = () if request.streaming else tuple(run.token_ids)
+        outputs = _piece_outputs("".join(texts), token_ids) | _final_outputs(run, len(prompt_ids))
+        sender.send(outputs, final=True)
+
+    def _run(self, request: ClientRequest, prompt_ids: tuple[int, ...]) -> DraftTargetRun:
+        generation = Generation(
+            request_id=request.request_id,
+            prompt_ids=prompt_ids,
+            max_new_tokens=request.max_tokens,
+            end_ids=request.end_ids,
+            min_new_tokens=request.min_tokens,
+            sampling=request.sampling,
+        )
+        drafts = request.max_draft_len > 0
+        draft = self._llm(self._draft_name, request) if drafts else None
+        return DraftTargetRun(generation, self._llm(self._target_name, request), draft, _draft_length(request))
+
+    def _llm(self, name: str, request: ClientRequest) -> InnerLlm:
+        return InnerLlm(
+            name, self._release, decoupled=self._decoupled, end_id=request.end_ids[0], pad_id=request.pad_id
+        )
+
+
+def _draft_length(request: ClientRequest) -> DraftLength:
+    return AdaptiveDraftLength(request.max_draft_len) if request.adaptive else FixedDraftLength(request.max_draft_len)
+
+
+def _piece_outputs(text: str, token_ids: tuple[int, ...]) -> dict[str, Array]:
+    return {
+        "text_output": np.array([[text.encode()]], dtype=np.object_),
+        "output_ids": np.array([token_ids], dtype=np.int32),
+    }
+
+
+def _final_outputs(run: DraftTargetRun, num_prompt_tokens: int) -> dict[str, Array]:
+    """Why the answer ended, and the figures of the whole answer."""
+    summary = summarize(run.outcomes)
+    values: dict[str, Any] = {
+        "finish_reason": (run.finish_reason or "").encode(),
+        "num_input_tokens": num_prompt_tokens,
+        "num_output_tokens": len(run.token_ids),
+        "num_target_passes": run.num_target_passes,
+        "acceptance_rate": summary.acceptance_rate or 0.0,
+        "total_accepted_draft_tokens": summary.num_accepted_tokens,
+        "total_draft_tokens": summary.num_draft_tokens,
+        "draft_time_ns": run.draft_time_ns,
+        "target_time_ns": run.target_time_ns,
+    }
+    return {
+        name: np.array([[value]], dtype=np.object_ if isinstance(value, bytes) else None)
+        for name, value in values.items()
+    }

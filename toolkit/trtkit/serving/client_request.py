@@ -1,0 +1,168 @@
+"""The tensors of a `tensorrt_llm_bls` request to what one answer needs. Knows inputs and limits, calls no model."""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trtkit.errors import RequestError
+from trtkit.serving.contract import CLIENT_NAMES
+from trtkit.serving.tensor import ModelContract
+from trtkit.serving.triton_io import Inputs, ModelArguments
+
+NOT_SERVED = (
+    "decoder_text_input",
+    "bad_words",
+    "return_log_probs",
+    "return_context_logits",
+    "return_generation_logits",
+    "prompt_embedding_table",
+    "prompt_table_extra_id",
+    "prompt_vocab_size",
+    "embedding_bias_words",
+    "embedding_bias_weights",
+    "guided_decoding_guide_type",
+    "guided_decoding_guide",
+    "image_input",
+    "image_bytes_input",
+    "video_bytes_input",
+    "image_url_input",
+    "use_draft_logits",
+)
+_ONLY_ONE = ("num_return_sequences", "beam_width")
+# Set by the loop itself for every call, or meant for the answer as a whole.
+_NOT_PASSED_ON = {"streaming", "end_id", "pad_id", "min_tokens", "min_length", "exclude_input_in_output"}
+
+
+@dataclass(frozen=True)
+class BuildDefaults:
+    """What the repository says for requests that say nothing. max_draft_len 0 means that there is no draft."""
+
+    end_ids: tuple[int, ...]
+    pad_id: int
+    max_draft_len: int
+    adaptive: bool
+    max_input_len: int
+    max_seq_len: int
+    excludes_prompt: bool
+
+
+@dataclass(frozen=True)
+class ClientRequest:
+    """One answer as the client wants it. sampling has the engine's input names."""
+
+    request_id: str
+    text: str
+    max_tokens: int
+    min_tokens: int
+    end_ids: tuple[int, ...]
+    pad_id: int
+    stop_words: tuple[str, ...]
+    sampling: Mapping[str, Any]
+    max_draft_len: int
+    adaptive: bool
+    streaming: bool
+    includes_prompt: bool
+
+
+def read_defaults(arguments: ModelArguments) -> BuildDefaults:
+    """The parameters of the BLS model. Raises InputError naming the one that is missing or wrong."""
+    drafts = bool(arguments.parameter("tensorrt_llm_draft_model_name", ""))
+    return BuildDefaults(
+        end_ids=arguments.numbers("end_ids"),
+        pad_id=arguments.number("pad_id"),
+        max_draft_len=arguments.number("max_draft_len", 0) if drafts else 0,
+        adaptive=arguments.flag("adaptive_draft_length", default=False),
+        max_input_len=arguments.number("max_input_len"),
+        max_seq_len=arguments.number("max_seq_len"),
+        excludes_prompt=arguments.flag("exclude_input_in_output", default=False),
+    )
+
+
+def read_client_request(
+    inputs: Inputs, llm: ModelContract, defaults: BuildDefaults, *, decoupled: bool
+) -> ClientRequest:
+    """Read and check one request. Raises RequestError naming the input."""
+    _refuse_unserved(inputs)
+    max_tokens = inputs.value("max_tokens", 0)
+    if max_tokens < 1:
+        raise RequestError(
+            f"input max_tokens must be at least 1, got {max_tokens}", "ask for a token", code="REQ-TOKENS"
+        )
+    end_id, pad_id = inputs.value("end_id", 0), inputs.value("pad_id", 0)
+    exclude = inputs.value("exclude_input_in_output", 0)
+    streaming = bool(inputs.value("stream", 0))
+    if streaming and not decoupled:
+        raise RequestError(
+            "input stream is true, but the models are not decoupled",
+            "build with serving.streaming: true",
+            code="REQ-STREAMING",
+        )
+    return ClientRequest(
+        request_id=f"{inputs.request_id or 'request'}-{secrets.token_hex(4)}",
+        text=inputs.text("text_input", 0) or "",
+        max_tokens=max_tokens,
+        min_tokens=inputs.value("min_tokens", 0) or 0,
+        end_ids=defaults.end_ids if end_id is None else (end_id,),
+        pad_id=defaults.pad_id if pad_id is None else pad_id,
+        stop_words=tuple(inputs.texts("stop_words", 0)),
+        sampling=_sampling(inputs, llm),
+        max_draft_len=_draft_len(inputs.value("num_draft_tokens", 0), defaults),
+        adaptive=defaults.adaptive and "num_draft_tokens" not in inputs,
+        streaming=streaming,
+        includes_prompt=not streaming and not (defaults.excludes_prompt if exclude is None else exclude),
+    )
+
+
+def refuse_too_long(num_prompt_tokens: int, max_tokens: int, defaults: BuildDefaults) -> None:
+    """Raise RequestError with the limit that the request exceeds, before any model is asked."""
+    if num_prompt_tokens == 0:
+        raise RequestError("input text_input holds no token", "send a prompt", code="REQ-EMPTY")
+    if num_prompt_tokens > defaults.max_input_len:
+        raise RequestError(
+            f"input text_input has {num_prompt_tokens} tokens, the limit is max_input_len {defaults.max_input_len}",
+            "shorten it, or build with a larger limits.max_input_len",
+            code="REQ-LENGTH",
+        )
+    if num_prompt_tokens + max_tokens > defaults.max_seq_len:
+        raise RequestError(
+            f"input max_tokens: {num_prompt_tokens} prompt tokens and {max_tokens} new ones exceed"
+            f" {defaults.max_seq_len}, the sum of max_input_len and max_output_len",
+            f"ask for at most {defaults.max_seq_len - num_prompt_tokens}, or build with larger limits",
+            code="REQ-LENGTH",
+        )
+
+
+def _refuse_unserved(inputs: Inputs) -> None:
+    for name in NOT_SERVED:
+        # Clients send false for the switches among them as a matter of course.
+        if name in inputs and inputs.any_set(name):
+            raise RequestError(f"input {name} is not served by trtkit's models", "leave it out", code="REQ-UNSERVED")
+    for name in _ONLY_ONE:
+        if (value := inputs.value(name, 0)) not in (None, 1):
+            raise RequestError(f"input {name} must be 1, got {value}", "leave it out", code="REQ-UNSERVED")
+
+
+def _draft_len(asked: int | None, defaults: BuildDefaults) -> int:
+    if asked is None:
+        return defaults.max_draft_len
+    if asked < 0:
+        raise RequestError(f"input num_draft_tokens must not be negative, got {asked}", "send 0 for off", code="SPEC-K")
+    if asked > defaults.max_draft_len:
+        limit = f"at most {defaults.max_draft_len}" if defaults.max_draft_len else "0, because the build has no draft"
+        raise RequestError(
+            f"input num_draft_tokens must be {limit}, got {asked}",
+            "send fewer, or build with a larger speculation.max_draft_len",
+            code="SPEC-K",
+        )
+    return asked
+
+
+def _sampling(inputs: Inputs, llm: ModelContract) -> dict[str, Any]:
+    """The inputs that client and engine share, under the engine's names."""
+    passed = {}
+    for tensor in llm.inputs:
+        client_name = CLIENT_NAMES.get(tensor.name, tensor.name)
+        if tensor.name not in _NOT_PASSED_ON and inputs.declares(client_name) and client_name in inputs:
+            passed[tensor.name] = inputs.array(client_name, 0)
+    return passed

@@ -1,0 +1,119 @@
+"""How many tokens to draft next: a fixed number, or what measured acceptance and times say. Pure; calls no model."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from trtkit.acceptance import Acceptance
+
+
+class DraftLength(Protocol):
+    """Consulted before each step and told what came of it."""
+
+    def next(self) -> int:
+        """Draft tokens for the next step; 0 lets the target decode alone."""
+        ...
+
+    def plain_tokens(self) -> int | None:
+        """Tokens that the target decodes alone before `next` is asked again; None is the whole answer."""
+        ...
+
+    def observe_draft(self, outcome: Acceptance, draft_ns: int, target_ns: int) -> None:
+        """One draft was verified."""
+        ...
+
+    def observe_plain(self, num_tokens: int, elapsed_ns: int) -> None:
+        """The target decoded alone."""
+        ...
+
+
+class FixedDraftLength:
+    """Always the same number, as the request or the build says."""
+
+    def __init__(self, max_draft_len: int) -> None:
+        self._max_draft_len = max_draft_len
+
+    def next(self) -> int:
+        """The number given."""
+        return self._max_draft_len
+
+    def plain_tokens(self) -> int | None:
+        """Without drafts, the whole answer."""
+        return None
+
+    def observe_draft(self, outcome: Acceptance, draft_ns: int, target_ns: int) -> None:
+        """Nothing to learn."""
+
+    def observe_plain(self, num_tokens: int, elapsed_ns: int) -> None:
+        """Nothing to learn."""
+
+
+class AdaptiveDraftLength:
+    """Chooses the length with the lowest expected time per token, down to 0 and back.
+
+    With a as the chance that one draft token is accepted, a step with K drafts yields (1 - a**(K+1)) / (1 - a) tokens
+    (Leviathan et al. 2023, eq. 1) and takes K drafts and one verification. Time per draft token, per verification and
+    per token of the target alone are moving averages of what was measured in this answer. While drafting is off, one
+    step with a single draft token follows every `probe_tokens` tokens, so that a text that became easier is noticed.
+    """
+
+    def __init__(self, max_draft_len: int, *, probe_tokens: int = 32, memory: float = 0.8) -> None:
+        self._max_draft_len = max_draft_len
+        self._probe_tokens = probe_tokens
+        self._memory = memory
+        self._accept = _Average(memory)
+        self._draft_ns = _Average(memory)
+        self._verify_ns = _Average(memory)
+        self._plain_ns = _Average(memory)
+        self._probe_is_due = False
+
+    def next(self) -> int:
+        """The best length under what is known; the maximum before anything was measured."""
+        if self._accept.value is None:
+            return self._max_draft_len
+        best = self._best()
+        if best == 0 and self._probe_is_due:
+            self._probe_is_due = False
+            return 1
+        return best
+
+    def plain_tokens(self) -> int | None:
+        """A stretch short enough that drafting can come back."""
+        return self._probe_tokens
+
+    def observe_draft(self, outcome: Acceptance, draft_ns: int, target_ns: int) -> None:
+        """Update chances and times. Tokens after a rejection say nothing about their own chance."""
+        tried = min(outcome.num_accepted_tokens + 1, outcome.num_draft_tokens)
+        for position in range(tried):
+            self._accept.add(1.0 if position < outcome.num_accepted_tokens else 0.0)
+        self._draft_ns.add(draft_ns / outcome.num_draft_tokens)
+        self._verify_ns.add(target_ns)
+
+    def observe_plain(self, num_tokens: int, elapsed_ns: int) -> None:
+        """Update the time of the target alone, and let one draft be tried next."""
+        if num_tokens:
+            self._plain_ns.add(elapsed_ns / num_tokens)
+        self._probe_is_due = True
+
+    def _best(self) -> int:
+        lengths: Sequence[int] = range(self._max_draft_len + 1)
+        return min(lengths, key=self._expected_ns_per_token)
+
+    def _expected_ns_per_token(self, max_draft_len: int) -> float:
+        # Before the target has decoded alone, a verification is the best guess for one of its own tokens.
+        verify_ns = self._verify_ns.value or 0.0
+        if max_draft_len == 0:
+            return self._plain_ns.value if self._plain_ns.value is not None else verify_ns
+        accept = min(self._accept.value or 0.0, 0.999)
+        tokens = (1 - accept ** (max_draft_len + 1)) / (1 - accept)
+        return (max_draft_len * (self._draft_ns.value or 0.0) + verify_ns) / tokens
+
+
+class _Average:
+    """An exponential moving average; None until something was added."""
+
+    def __init__(self, memory: float) -> None:
+        self._memory = memory
+        self.value: float | None = None
+
+    def add(self, value: float) -> None:
+        self.value = value if self.value is None else self._memory * self.value + (1 - self._memory) * value

@@ -1,0 +1,49 @@
+"""A `tensorrt_llm` model of the same server as an `Llm`. Knows the tensors of a call, not the draft-target loop."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from trtkit.serving.contract import llm_contract
+from trtkit.serving.draft_target import LlmCall
+from trtkit.serving.tensor import one_row
+from trtkit.serving.triton_io import Outputs, ask_model
+
+
+class InnerLlm:
+    """Calls the model `name`; works against NVIDIA's backend and the stand-in through the same tensors."""
+
+    def __init__(self, name: str, tensorrt_llm: str, *, decoupled: bool, end_id: int, pad_id: int) -> None:
+        self._contract = llm_contract(name, tensorrt_llm)
+        self._min_tokens = "min_tokens" if any(t.name == "min_tokens" for t in self._contract.inputs) else "min_length"
+        self._decoupled = decoupled
+        self._ends = {"end_id": end_id, "pad_id": pad_id}
+
+    def generate(self, call: LlmCall) -> Iterator[tuple[int, ...]]:
+        """New tokens, response by response. Raises ServerError with the model's own words."""
+        values = {
+            "input_ids": np.array(call.prompt_ids, dtype=np.int32),
+            "input_lengths": len(call.prompt_ids),
+            "request_output_len": call.max_new_tokens,
+            "streaming": call.streaming and self._decoupled,
+            "exclude_input_in_output": True,
+            **self._ends,
+            **call.sampling,
+        }
+        if call.draft_ids:
+            values["draft_input_ids"] = np.array(call.draft_ids, dtype=np.int32)
+        if call.min_new_tokens:
+            values[self._min_tokens] = call.min_new_tokens
+        for response in self._ask(values, ("output_ids", "sequence_length"), call.request_id):
+            length = int(response["sequence_length"].reshape(-1)[0])
+            yield tuple(response["output_ids"].reshape(-1)[:length].tolist())
+
+    def stop(self, request_id: str) -> None:
+        """NVIDIA's contract for cancelling: a request with the same id and `stop`."""
+        values = {"input_ids": np.zeros(1, np.int32), "input_lengths": 1, "request_output_len": 1, "stop": True}
+        for _ in self._ask(values, ("output_ids", "sequence_length"), request_id):
+            pass
+
+    def _ask(self, values: "dict[str, object]", wanted: tuple[str, ...], request_id: str) -> "Iterator[Outputs]":
+        inputs = {name: one_row(self._contract.input(name), value) for name, value in values.items()}
+        return ask_model(self._contract, inputs, wanted, request_id, decoupled=self._decoupled)

@@ -1,0 +1,86 @@
+"""The Triton model `preprocessing`: text and words to the engine's tensors. Knows tensors, leaves text to `text`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from trtkit.errors import RequestError, TrtkitError
+from trtkit.serving.contract import PREPROCESSING, contracts
+from trtkit.serving.text import TextTokenizer
+from trtkit.serving.triton_io import Array, Inputs, answer, read_arguments, refuse
+from trtkit.serving.words import pack_words, stack_words
+
+_NOT_SERVED = (
+    "DECODER_QUERY",
+    "IMAGE_BYTES",
+    "IMAGE_URL",
+    "VIDEO_BYTES",
+    "EMBEDDING_BIAS_WORDS",
+    "EMBEDDING_BIAS_WEIGHTS",
+    "PROMPT_TABLE_EXTRA_ID",
+)
+
+
+class Preprocessor:
+    """TritonPythonModel of `preprocessing`."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Read the tokenizer."""
+        arguments = read_arguments(args)
+        self._contract = contracts("1.2.1", with_draft=False)[PREPROCESSING]
+        self._tokenizer = TextTokenizer.load(arguments.path("tokenizer_dir"))
+        self._add_special_tokens = arguments.flag("add_special_tokens", default=True)
+        self._end_ids = arguments.numbers("end_ids")
+        self._pad_id = arguments.number("pad_id")
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """One response per request."""
+        return [self._respond(request) for request in requests]
+
+    def _respond(self, request: Any) -> Any:
+        try:
+            return answer(self._outputs(Inputs(request, self._contract)), self._contract)
+        except TrtkitError as error:
+            return refuse(error)
+
+    def _outputs(self, inputs: Inputs) -> dict[str, Array]:
+        refuse_unserved(inputs, _NOT_SERVED)
+        rows = range(inputs.num_rows)
+        prompts = [
+            self._tokenizer.encode(inputs.text("QUERY", row) or "", add_special_tokens=self._add_special_tokens)
+            for row in rows
+        ]
+        given_ends = [inputs.value("END_ID", row) for row in rows]
+        given_pads = [inputs.value("PAD_ID", row) for row in rows]
+        pads = [self._pad_id if pad is None else pad for pad in given_pads]
+        width = max(len(prompt) for prompt in prompts)
+        return {
+            "INPUT_ID": np.array(
+                [prompt + [pad] * (width - len(prompt)) for prompt, pad in zip(prompts, pads, strict=True)]
+            ),
+            "REQUEST_INPUT_LEN": np.array([[len(prompt)] for prompt in prompts]),
+            "REQUEST_OUTPUT_LEN": np.array([[inputs.value("REQUEST_OUTPUT_LEN", row)] for row in rows]),
+            "BAD_WORDS_IDS": self._words(inputs, "BAD_WORDS_DICT", [()] * len(rows)),
+            "STOP_WORDS_IDS": self._words(inputs, "STOP_WORDS_DICT", [self._other_ends(end) for end in given_ends]),
+            "OUT_END_ID": np.array([[self._end_ids[0] if end is None else end] for end in given_ends]),
+            "OUT_PAD_ID": np.array([[pad] for pad in pads]),
+        }
+
+    def _other_ends(self, given: int | None) -> tuple[int, ...]:
+        """The engine knows one end id; the others end an answer as stop words of one token."""
+        return self._end_ids[1:] if given is None else ()
+
+    def _words(self, inputs: Inputs, name: str, more: Sequence[Sequence[int]]) -> Array:
+        packed = []
+        for row, single_tokens in enumerate(more):
+            words = [ids for word in inputs.texts(name, row) for ids in self._tokenizer.encode_word(word)]
+            packed.append(pack_words([*words, *([token] for token in single_tokens)]))
+        return stack_words(packed)
+
+
+def refuse_unserved(inputs: Inputs, names: Sequence[str]) -> None:
+    """Raise RequestError naming the first input that this model has for compatibility and does not honour."""
+    for name in names:
+        if name in inputs:
+            raise RequestError(f"input {name} is not served by trtkit's models", "leave it out", code="REQ-UNSERVED")

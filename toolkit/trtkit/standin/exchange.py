@@ -1,0 +1,125 @@
+"""One answer on its way out: from engine steps to `tensorrt_llm` responses. Knows tensors, not threads or engines."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from trtkit.acceptance import Acceptance
+from trtkit.errors import TrtkitError
+from trtkit.reference.request import StepOutput
+from trtkit.serving.triton_io import Array, Outputs
+from trtkit.standin.requests import LlmRequest
+
+
+class Reply(Protocol):
+    """Where responses go."""
+
+    def send(self, outputs: Outputs, *, final: bool) -> None:
+        """One response."""
+        ...
+
+    def fail(self, error: TrtkitError) -> None:
+        """The last response, with an error."""
+        ...
+
+    def is_cancelled(self) -> bool:
+        """Whether the caller gave the request up."""
+        ...
+
+
+@dataclass
+class _Times:
+    """Nanoseconds on the clock of the exchange."""
+
+    arrival_ns: int
+    first_scheduled_ns: int = 0
+    first_token_ns: int = 0
+    last_token_ns: int = 0
+
+
+class Exchange:
+    """Turns the StepOutputs of one request into responses.
+
+    As in TensorRT-LLM, the end id is not part of the output, a stop word is, and a request with draft tokens is over
+    once they are verified: accepted tokens and one of the model's own.
+    """
+
+    def __init__(
+        self, request: LlmRequest, reply: Reply, *, block_size: int, clock_ns: Callable[[], int] = time.time_ns
+    ) -> None:
+        self.request = request
+        self.reply = reply
+        self._block_size = block_size
+        self._clock_ns = clock_ns
+        self._times = _Times(arrival_ns=clock_ns())
+        self._token_ids: list[int] = []
+        self._num_sent = 0
+        self._acceptance: Acceptance | None = None
+        self._num_reused_tokens = 0
+
+    def take(self, output: StepOutput) -> bool:
+        """Send what this step allows; True when the answer is complete, also where the engine would go on."""
+        if output.error is not None:
+            self.reply.fail(output.error)
+            return True
+        self._note(output)
+        generation = self.request.generation
+        kept = [token for token in output.token_ids if token != generation.end_id]
+        self._token_ids.extend(kept)
+        stopped = self._cut_after_stop_word(len(kept))
+        verified = bool(generation.draft_ids) and output.acceptance is not None
+        finished = output.finished or stopped or verified
+        if finished or (self.request.streaming and self._num_sent < len(self._token_ids)):
+            self.reply.send(self._outputs(final=finished), final=finished)
+            self._num_sent = len(self._token_ids)
+        return finished
+
+    def _note(self, output: StepOutput) -> None:
+        now_ns = self._clock_ns()
+        if not self._times.first_scheduled_ns:
+            self._times.first_scheduled_ns = now_ns
+        if output.token_ids:
+            self._times.first_token_ns = self._times.first_token_ns or now_ns
+            self._times.last_token_ns = now_ns
+        self._num_reused_tokens = output.num_reused_tokens
+        self._acceptance = output.acceptance or self._acceptance
+
+    def _cut_after_stop_word(self, num_new: int) -> bool:
+        """Look for a stop word that ends at one of the new tokens; drop what follows it."""
+        for end in range(len(self._token_ids) - num_new + 1, len(self._token_ids) + 1):
+            for word in self.request.stop_words:
+                if tuple(self._token_ids[max(0, end - len(word)) : end]) == word:
+                    del self._token_ids[end:]
+                    return True
+        return False
+
+    def _outputs(self, *, final: bool) -> dict[str, Array]:
+        token_ids = self._token_ids[self._num_sent :] if self.request.streaming else list(self._token_ids)
+        if self.request.includes_prompt and not self.request.streaming:
+            token_ids = [*self.request.generation.prompt_ids, *token_ids]
+        outputs = {"output_ids": np.array([[token_ids]], np.int32), "sequence_length": np.array([[len(token_ids)]])}
+        return outputs | self._measures() if final and self.request.wants_measures else outputs
+
+    def _measures(self) -> dict[str, Array]:
+        """What NVIDIA's backend returns for return_perf_metrics. Blocks are counted as if tokens were kept in blocks."""
+        num_prompt = len(self.request.generation.prompt_ids)
+        total_blocks = -(-(num_prompt + len(self._token_ids)) // self._block_size)
+        reused_blocks = self._num_reused_tokens // self._block_size
+        accepted = self._acceptance.num_accepted_tokens if self._acceptance else 0
+        drafted = self._acceptance.num_draft_tokens if self._acceptance else 0
+        values = {
+            "kv_cache_alloc_total_blocks": total_blocks,
+            "kv_cache_reused_blocks": reused_blocks,
+            "kv_cache_alloc_new_blocks": total_blocks - reused_blocks,
+            "arrival_time_ns": self._times.arrival_ns,
+            "first_scheduled_time_ns": self._times.first_scheduled_ns,
+            "first_token_time_ns": self._times.first_token_ns,
+            "last_token_time_ns": self._times.last_token_ns,
+            "acceptance_rate": accepted / drafted if drafted else 0.0,
+            "total_accepted_draft_tokens": accepted,
+            "total_draft_tokens": drafted,
+        }
+        return {name: np.array([[value]]) for name, value in values.items()}

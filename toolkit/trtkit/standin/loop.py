@@ -1,0 +1,119 @@
+"""The thread that runs the engine: requests join between steps, answers leave after each. Knows no tensors."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from trtkit.errors import RequestError, ServerError
+from trtkit.reference.request import GenerationRequest, StepOutput
+from trtkit.standin.exchange import Exchange
+
+
+class StepEngine(Protocol):
+    """What the loop needs of the reference engine."""
+
+    @property
+    def has_work(self) -> bool:
+        """A call of step would do or report something."""
+        ...
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Queue a request. Raises RequestError."""
+        ...
+
+    def cancel(self, request_id: str) -> bool:
+        """End a request."""
+        ...
+
+    def step(self) -> list[StepOutput]:
+        """Advance every request."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Cancel:
+    """Cancel the requests that a client knows by this id; `done` is called when that has happened."""
+
+    client_id: str
+    done: Callable[[], None]
+
+
+class EngineLoop:
+    """Owns the engine: one thread calls it, others leave work here.
+
+    A request that its caller gave up is noticed within cancellation_period_s, as NVIDIA's backend does it.
+    """
+
+    def __init__(self, engine: StepEngine, *, cancellation_period_s: float) -> None:
+        self._engine = engine
+        self._cancellation_period_s = cancellation_period_s
+        self._inbox: queue.SimpleQueue[tuple[str, Exchange] | _Cancel | None] = queue.SimpleQueue()
+        self._exchanges: dict[str, tuple[str, Exchange]] = {}
+        self._thread = threading.Thread(target=self._run, name="engine-loop", daemon=True)
+        self._thread.start()
+
+    def submit(self, client_id: str, exchange: Exchange) -> None:
+        """Start an answer; it is sent through the exchange, errors included."""
+        self._inbox.put((client_id, exchange))
+
+    def cancel(self, client_id: str, done: Callable[[], None]) -> None:
+        """Cancel what this client id has under way; harmless when there is nothing."""
+        self._inbox.put(_Cancel(client_id, done))
+
+    def close(self) -> None:
+        """End every answer with an error and stop the thread."""
+        self._inbox.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        looked_at = time.monotonic()
+        while self._take_work():
+            self._step()
+            if time.monotonic() - looked_at >= self._cancellation_period_s:
+                looked_at = time.monotonic()
+                self._drop_abandoned()
+        for _, exchange in self._exchanges.values():
+            exchange.reply.fail(ServerError("the model was unloaded during the answer", "send the request again"))
+
+    def _take_work(self) -> bool:
+        """Take everything from the inbox; wait for it when the engine has nothing to do. False means stop."""
+        while not (self._engine.has_work and self._inbox.empty()):
+            item = self._inbox.get()
+            if item is None:
+                return False
+            if isinstance(item, _Cancel):
+                self._cancel(item)
+            else:
+                self._start(*item)
+        return True
+
+    def _start(self, client_id: str, exchange: Exchange) -> None:
+        generation = exchange.request.generation
+        try:
+            self._engine.submit(generation)
+        except RequestError as error:
+            exchange.reply.fail(error)
+        else:
+            self._exchanges[generation.request_id] = (client_id, exchange)
+
+    def _cancel(self, item: _Cancel) -> None:
+        for engine_id, (client_id, _) in self._exchanges.items():
+            if client_id == item.client_id:
+                self._engine.cancel(engine_id)
+        item.done()
+
+    def _step(self) -> None:
+        for output in self._engine.step():
+            known = self._exchanges.get(output.request_id)
+            if known is not None and known[1].take(output):
+                del self._exchanges[output.request_id]
+                if not output.finished:
+                    self._engine.cancel(output.request_id)
+
+    def _drop_abandoned(self) -> None:
+        for engine_id, (_, exchange) in self._exchanges.items():
+            if exchange.reply.is_cancelled():
+                self._engine.cancel(engine_id)

@@ -1,0 +1,100 @@
+"""The Triton model of the stand-in backend `tensorrtllm`. Knows Triton's life cycle and the parameters it honours."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trtkit.engines.inspect import EngineInfo, read_engine
+from trtkit.errors import InputError, TrtkitError
+from trtkit.reference.engine import Engine
+from trtkit.serving.contract import llm_contract
+from trtkit.serving.triton_io import Inputs, ModelArguments, Sender, read_arguments
+from trtkit.standin.exchange import Exchange
+from trtkit.standin.loop import EngineLoop
+from trtkit.standin.parameters import check_parameters
+from trtkit.standin.requests import read_request
+
+
+class StandIn:
+    """TritonPythonModel that answers a `tensorrt_llm` repository from the reference engine.
+
+    One process per model, weights loaded once; all requests under way advance together, step by step.
+    """
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Load the engine that gpt_model_path points at and start its loop."""
+        arguments = read_arguments(args)
+        check_parameters(arguments)
+        info = read_engine(arguments.path("gpt_model_path"))
+        self._contract = llm_contract(arguments.name, info.version)
+        self._block_size = info.spec.block_size
+        self._max_draft_len = info.spec.max_draft_len
+        self._decoupled = arguments.decoupled
+        self._excludes_prompt = arguments.flag("exclude_input_in_output", default=False)
+        self._numbers = itertools.count(1)
+        self._loop = EngineLoop(
+            _load(info, arguments),
+            cancellation_period_s=arguments.number("cancellation_check_period_ms", 100) / 1000,
+        )
+
+    def execute(self, requests: Sequence[Any]) -> None:
+        """Hand the requests to the loop; their responses are sent from there."""
+        for request in requests:
+            sender = Sender(request, self._contract)
+            try:
+                self._begin(Inputs(request, self._contract), sender)
+            except TrtkitError as error:
+                sender.fail(error)
+
+    def finalize(self) -> None:
+        """Stop the loop."""
+        self._loop.close()
+
+    def _begin(self, inputs: Inputs, sender: Sender) -> None:
+        refuse_batch(inputs)
+        if inputs.value("stop", 0):
+            self._loop.cancel(inputs.request_id, sender.finish_empty)
+            return
+        request = read_request(inputs, 0, f"{next(self._numbers)}", excludes_prompt=self._excludes_prompt)
+        self._refuse_shape(len(request.generation.draft_ids), streaming=request.streaming)
+        self._loop.submit(inputs.request_id, Exchange(request, sender, block_size=self._block_size))
+
+    def _refuse_shape(self, num_draft_tokens: int, *, streaming: bool) -> None:
+        if num_draft_tokens > self._max_draft_len:
+            raise InputError(
+                f"input draft_input_ids holds {num_draft_tokens} tokens, the engine was built for {self._max_draft_len}",
+                "send fewer, or build with a larger speculation.max_draft_len",
+                code="SPEC-K",
+            )
+        if streaming and not self._decoupled:
+            raise InputError(
+                "input streaming is true, but the model is not decoupled",
+                "build with serving.streaming: true, or leave it out",
+                code="REQ-STREAMING",
+            )
+
+
+def refuse_batch(inputs: Inputs) -> None:
+    """Raise InputError for a request of several rows."""
+    if inputs.num_rows != 1:
+        raise InputError(
+            f"the request has {inputs.num_rows} rows",
+            "send one request per prompt; they run together",
+            code="REQ-BATCH",
+        )
+
+
+def _load(info: EngineInfo, arguments: ModelArguments) -> Engine:
+    if info.checkpoint is None:
+        raise InputError(
+            f"{info.folder} is a TensorRT-LLM engine, which needs a GPU",
+            "build with backend: reference for this machine",
+            code="ENGINE-GPU",
+            where=str(info.folder),
+        )
+    return Engine.load(
+        info.checkpoint,
+        max_batch_size=info.spec.max_batch_size,
+        max_seq_len=info.spec.max_seq_len,
+        reuse=arguments.flag("enable_kv_cache_reuse", default=True),
+    )

@@ -1,0 +1,29 @@
+"""The parameters of a `tensorrt_llm` config that the stand-in cannot honour. Knows keys and values, loads nothing."""
+
+from trtkit.errors import InputError
+from trtkit.serving.triton_io import ModelArguments
+
+# Key -> the values that mean nothing beyond what the reference engine does. Keys not listed place or size things on a
+# GPU (fractions, device ids, CUDA graphs) and have no counterpart here.
+_ALLOWED = {
+    "max_beam_width": ("1",),
+    "gpt_model_type": ("inflight_fused_batching", "inflight_batching"),
+    "decoding_mode": ("", "top_k", "top_p", "top_k_top_p"),
+    "speculative_decoding_fast_logits": ("", "0", "false"),
+    "sink_token_length": ("",),
+    "encoder_model_path": ("",),
+    "guided_decoding_backend": ("",),
+}
+
+
+def check_parameters(arguments: ModelArguments) -> None:
+    """Raise InputError naming the first parameter that asks for what only TensorRT-LLM has."""
+    for key, allowed in _ALLOWED.items():
+        value = arguments.parameter(key, "")
+        if key in arguments.parameters and value not in allowed:
+            raise InputError(
+                f"parameter {key} is {value!r}; the reference engine knows {' or '.join(filter(None, allowed)) or 'none'}",
+                "change it, or serve this repository with TensorRT-LLM on a GPU",
+                code="PARAM-UNSERVED",
+                where=f"{arguments.name}/config.pbtxt",
+            )

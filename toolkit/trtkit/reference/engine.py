@@ -87,12 +87,16 @@ class Engine:
         """A call of step would do or report something."""
         return bool(self._cancelled) or self._scheduler.has_work
 
+    def validate(self, request: GenerationRequest) -> None:
+        """Raise RequestError when the request can never be answered."""
+        check_request(request, self._limits)
+
     def submit(self, request: GenerationRequest) -> None:
         """Queue a request; its outputs come from the following steps.
 
         Raises RequestError when it can never be answered; other requests are unaffected.
         """
-        check_request(request, self._limits)
+        self.validate(request)
         if self._scheduler.knows(request.request_id):
             raise RequestError(
                 f"request id {request.request_id!r} is already in flight", "use another id", code="REQ-DUPLICATE"
@@ -167,6 +171,11 @@ class Engine:
             self._scheduler.advance(sequence)
         except RequestError as problem:
             error, reason = problem, "error"
+            sequence.num_computed = 0
+            self._scheduler.advance(sequence)
+        if not choices.are_finite(rows):
+            # What is left of this pass would reach whoever reads the slot next, masked or not.
+            self._cache.clear(sequence.slot, sequence.num_computed)
         if reason is not None:
             self._scheduler.remove(request.request_id)
         return StepOutput(

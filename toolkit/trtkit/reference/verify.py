@@ -23,6 +23,10 @@ class Choices:
         self._best_logits: list[float] = best.values.tolist()
         self._best_ids: list[int] = best.indices.tolist()
 
+    def are_finite(self, rows: range) -> bool:
+        """No row holds a NaN or an infinity as its best logit."""
+        return all(math.isfinite(self._best_logits[row]) for row in rows)
+
     def extend(self, sequence: Sequence, rows: range) -> int:
         """Append the tokens that the model itself chooses at `rows`, and return how many those are.
 

@@ -16,7 +16,7 @@ class KvStorage:
         self, *, num_layers: int, num_slots: int, capacity: int, kv_shape: tuple[int, int], like: Tensor
     ) -> None:
         num_kv_heads, head_dim = kv_shape
-        # Zeros, not garbage: masked positions are read, and a NaN times a probability of zero stays NaN.
+        # Zeros, not garbage: masked positions are read too, and a NaN times a probability of zero is NaN.
         self.rows = like.new_zeros(num_layers, num_slots * capacity, 2 * num_kv_heads * head_dim)
         split = self.rows.view(num_layers, num_slots * capacity, 2, num_kv_heads, head_dim)
         self.keys = [layer[:, 0].transpose(0, 1)[None] for layer in split]
@@ -33,6 +33,10 @@ class KvStorage:
         """Copy the first tokens of one slot to another, in every layer."""
         start, end = source * self.capacity, target * self.capacity
         self.rows[:, end : end + num_tokens] = self.rows[:, start : start + num_tokens]
+
+    def clear(self, slot: int, start: int) -> None:
+        """Zero the tokens of a slot from `start` on."""
+        self.rows[:, slot * self.capacity + start : (slot + 1) * self.capacity] = 0
 
     def write(self, layer: int, row_index: Tensor, key_values: Tensor) -> None:
         """Store new tokens.

@@ -1,0 +1,186 @@
+"""The decoder computes what transformers computes from the same weights, and refuses what it would compute wrongly."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_trtllm import edit_checkpoint, edit_tensors, tiny_model, write_checkpoint
+from trtkit.errors import CheckpointError
+from trtkit.reference.batch import TILE, Batch, Tile
+from trtkit.reference.kv_cache.storage import KvStorage
+from trtkit.reference.model.config import read_config
+from trtkit.reference.model.decoder import Decoder
+from trtkit.reference.model.load import WeightLoader
+
+LLAMA3_SCALING = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "grouped query heads": {},
+    "one query head per key head": {"num_key_value_heads": 6},
+    "one key head": {"num_key_value_heads": 1},
+    "head size of its own": {"head_dim": 16},
+    "biases everywhere": {"attention_bias": True, "mlp_bias": True},
+    "tied embeddings": {"tie_word_embeddings": True},
+    "Qwen2": {"model_type": "qwen2"},
+    "Mistral": {"model_type": "mistral", "sliding_window": None},
+    "linear rope scaling": {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}},
+    "Llama 3.1 rope scaling": {"rope_parameters": LLAMA3_SCALING},
+}
+
+
+def decoder_of(folder: Path, *, packed: bool | None = None, capacity: int = 256) -> Decoder:
+    config = read_config(folder)
+    weights = WeightLoader(folder, config, torch.device("cpu"), packed=packed).load(capacity)
+    shape = (config.num_kv_heads, config.head_dim)
+    return Decoder(
+        config,
+        weights,
+        KvStorage(num_layers=config.num_layers, num_slots=1, capacity=capacity, kv_shape=shape, like=weights.embedding),
+    )
+
+
+def whole_prompt(token_ids: list[int]) -> Batch:
+    """One pass that computes and answers every row of slot 0."""
+    count = len(token_ids)
+    tiles = [Tile(start, min(start + TILE, count), 0, start + TILE, start) for start in range(0, count, TILE)]
+    return Batch(token_ids, list(range(count)), list(range(count)), tiles, list(range(count)))
+
+
+def prompt(count: int, vocab_size: int = 97) -> list[int]:
+    return torch.randint(vocab_size, (count,), generator=torch.Generator().manual_seed(count)).tolist()
+
+
+def largest_relative_difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    return float((ours - theirs).abs().max() / theirs.abs().max())
+
+
+def oracle_logits(model: Any, token_ids: list[int]) -> torch.Tensor:
+    with torch.inference_mode():
+        logits: torch.Tensor = model(torch.tensor([token_ids])).logits[0]
+    return logits
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logits_are_those_of_transformers(variant: str, tmp_path: Path) -> None:
+    model = tiny_model(**VARIANTS[variant])
+    decoder = decoder_of(write_checkpoint(model, tmp_path))
+    token_ids = prompt(150)
+    ours = decoder.logits(whole_prompt(token_ids))
+    assert largest_relative_difference(ours, oracle_logits(model, token_ids)) < 1e-4
+
+
+@pytest.mark.parametrize(("tp", "pp"), [(2, 1), (6, 1), (1, 2), (2, 3)])
+def test_rank_files_are_assembled(tp: int, pp: int, tmp_path: Path) -> None:
+    model = tiny_model(attention_bias=True)
+    token_ids = prompt(20)
+    whole = decoder_of(write_checkpoint(model, tmp_path / "whole")).logits(whole_prompt(token_ids))
+    ranks = decoder_of(write_checkpoint(model, tmp_path / "ranks", tp=tp, pp=pp)).logits(whole_prompt(token_ids))
+    assert torch.equal(whole, ranks)
+
+
+def test_a_missing_head_is_the_embedding(tmp_path: Path) -> None:
+    model = tiny_model(tie_word_embeddings=True)
+    folder = write_checkpoint(model, tmp_path)
+    with_head = decoder_of(folder).logits(whole_prompt([1, 2, 3]))
+    assert torch.equal(
+        with_head, decoder_of(edit_tensors(folder, lm_head__weight=None)).logits(whole_prompt([1, 2, 3]))
+    )
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_stays_close_to_float32(dtype: str, tmp_path: Path) -> None:
+    model = tiny_model()
+    token_ids = prompt(40)
+    ours = decoder_of(write_checkpoint(model, tmp_path, dtype=dtype)).logits(whole_prompt(token_ids))
+    assert ours.dtype == torch.float32
+    # A bfloat16 keeps 8 significant bits; 3 layers round about 40 times, errors add up like a random walk.
+    assert largest_relative_difference(ours, oracle_logits(model, token_ids)) < 40**0.5 * 2**-8
+
+
+def test_packed_and_plain_weights_give_the_same_logits(tmp_path: Path) -> None:
+    folder = write_checkpoint(tiny_model(), tmp_path)
+    token_ids = prompt(70)
+    packed, plain = (decoder_of(folder, packed=packed).logits(whole_prompt(token_ids)) for packed in (True, False))
+    assert largest_relative_difference(packed, plain) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"architecture": "GPTForCausalLM"}, "architecture GPTForCausalLM"),
+        ({"dtype": "float8"}, "dtype float8"),
+        ({"hidden_act": "gelu"}, "hidden_act gelu"),
+        ({"rotary_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rotary_scaling of type yarn"),
+        ({"quantization": {"quant_algo": "FP8"}}, "quantization FP8"),
+        ({"quantization": {"quant_algo": None, "kv_cache_quant_algo": "INT8"}}, "KV cache quantization INT8"),
+        ({"moe": {"num_experts": 8, "top_k": 2}}, "mixture of experts"),
+        ({"embedding_multiplier": 12.0}, "embedding_multiplier = 12.0"),
+        ({"qk_layernorm": True}, "qk_layernorm = True"),
+    ],
+)
+def test_what_would_be_computed_wrongly_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    folder = edit_checkpoint(write_checkpoint(tiny_model(), tmp_path), **changes)
+    with pytest.raises(CheckpointError, match=words) as caught:
+        read_config(folder)
+    assert caught.value.code == "REF-UNSUPPORTED"
+
+
+def test_all_unsupported_features_are_named_at_once(tmp_path: Path) -> None:
+    folder = edit_checkpoint(write_checkpoint(tiny_model(), tmp_path), hidden_act="gelu", dtype="float8")
+    with pytest.raises(CheckpointError, match=r"dtype float8, hidden_act gelu"):
+        read_config(folder)
+
+
+def test_a_folder_without_config_is_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"config\.json is missing") as caught:
+        read_config(tmp_path)
+    assert caught.value.code == "REF-MISSING"
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"architecture": "LlamaForCausalLM"}'])
+def test_a_damaged_config_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(CheckpointError) as caught:
+        read_config(tmp_path)
+    assert caught.value.code == "REF-CONFIG"
+
+
+def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
+    folder = edit_tensors(write_checkpoint(tiny_model(), tmp_path), transformer__layers__1__mlp__fc__weight=None)
+    with pytest.raises(CheckpointError, match=r"lacks transformer\.layers\.1\.mlp\.fc\.weight"):
+        decoder_of(folder)
+
+
+def test_a_tensor_without_a_place_is_named(tmp_path: Path) -> None:
+    folder = edit_tensors(write_checkpoint(tiny_model(), tmp_path), transformer__extra=torch.zeros(1))
+    with pytest.raises(CheckpointError, match=r"first transformer\.extra"):
+        decoder_of(folder)
+
+
+def test_a_tensor_of_another_shape_is_named(tmp_path: Path) -> None:
+    folder = edit_checkpoint(write_checkpoint(tiny_model(), tmp_path), intermediate_size=81)
+    with pytest.raises(CheckpointError, match=r"mlp\.fc\.weight has the shape \(80, 48\)") as caught:
+        decoder_of(folder)
+    assert caught.value.code == "REF-SHAPE"
+
+
+def test_a_truncated_rank_file_is_refused(tmp_path: Path) -> None:
+    folder = write_checkpoint(tiny_model(), tmp_path)
+    path = folder / "rank0.safetensors"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(CheckpointError, match=r"cannot read rank0\.safetensors"):
+        decoder_of(folder)
+
+
+def test_a_missing_rank_file_is_refused(tmp_path: Path) -> None:
+    folder = write_checkpoint(tiny_model(), tmp_path, tp=2)
+    (folder / "rank1.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"rank1\.safetensors"):
+        decoder_of(folder)

@@ -1,7 +1,6 @@
 """Stage directories: whole or not at all, found again by key, continued after an interruption."""
 
 import errno
-import fcntl
 import signal
 import subprocess
 import sys
@@ -70,14 +69,21 @@ def test_a_full_disk_is_one_clear_message(tmp_path: Path) -> None:
     assert not (tmp_path / "o").exists()
 
 
-def test_two_processes_cannot_write_one_stage(tmp_path: Path) -> None:
-    with (tmp_path / ".out.lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+def test_two_writers_cannot_write_one_stage(tmp_path: Path) -> None:
+    with stage_output(tmp_path / "out", stage="t", key="k") as scratch:
+        (scratch / "file.txt").write_text("first")
         with (
             pytest.raises(BuildError, match="another trtkit process"),
             stage_output(tmp_path / "out", stage="t", key="k"),
         ):
             pass
+    assert (tmp_path / "out" / "file.txt").read_text() == "first"
+
+
+def test_nothing_but_the_stage_is_left_beside_it(tmp_path: Path) -> None:
+    finish(tmp_path / "out", "k1")
+    finish(tmp_path / "out", "k2")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_killed_writer_leaves_no_half_written_stage_and_no_lock(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def stage_output(out: Path, *, stage: str, key: str) -> Iterator[Path]:
     """
     scratch = out.with_name(f".{out.name}.partial")
     out.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(out.with_name(f".{out.name}.lock"), out):
+    with _lock(scratch, out):
         _prepare(scratch, key)
         try:
             yield scratch
@@ -103,8 +103,8 @@ def _prepare(scratch: Path, key: str) -> None:
     """Keep the scratch directory of an interrupted run with the same key, else start with an empty one."""
     key_file = scratch / _KEY_FILE
     if not (key_file.is_file() and key_file.read_text(encoding="utf-8") == key):
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
+        for path in scratch.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
         write_text(key_file, key)
 
 
@@ -135,13 +135,25 @@ def _swap(scratch: Path, out: Path) -> None:
 
 
 @contextmanager
-def _lock(path: Path, out: Path) -> Iterator[None]:
-    """Hold an advisory lock that the kernel drops when this process dies."""
-    with path.open("w") as file:
+def _lock(scratch: Path, out: Path) -> Iterator[None]:
+    """Hold an advisory lock on the scratch directory itself; the kernel drops it when this process dies."""
+    while True:
+        scratch.mkdir(exist_ok=True)
+        descriptor = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Between mkdir and flock another writer may have finished and renamed the directory.
+            if _is_at(descriptor, scratch):
+                yield
+                return
         except BlockingIOError:
             raise BuildError(
                 f"another trtkit process is writing {out}", "wait for it, or choose another --out", code="LOCKED"
             ) from None
-        yield
+        finally:
+            os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the open directory is the one that stands at `path` now."""
+    return path.exists() and os.path.samestat(os.fstat(descriptor), path.stat())

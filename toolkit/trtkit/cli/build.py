@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
-from rich.table import Table
 
 from trtkit.cli.environment import cache_directory
 from trtkit.cli.output import Output, with_output
@@ -52,19 +51,19 @@ def _options(config: Path, overrides: tuple[str, ...], choices: dict[str, Any]) 
     )
 
 
-def _planned(stages: list[PlannedStage]) -> Table:
-    table = Table("stage", "directory", "does", "files", box=None)
+def _planned(stages: list[PlannedStage]) -> str:
+    lines = []
     for stage in stages:
-        table.add_row(stage.stage, str(stage.out), "up to date" if stage.skipped else "run", "\n".join(stage.files))
-    return table
+        lines.append(f"{stage.stage:16}{'up to date' if stage.skipped else 'run':12}{stage.out}")
+        lines += [f"{'':28}{name}" for name in stage.files]
+    return "\n".join(lines)
 
 
-def _done(report: BuildReport) -> Table:
-    table = Table("stage", "took", "size", box=None, title=str(report.out), title_justify="left")
+def _done(report: BuildReport) -> str:
+    lines = [f"{finding.severity}: {finding.code}: {finding.cause}" for finding in report.findings]
     for stage in report.stages:
         took = "up to date" if stage.skipped else f"{stage.seconds:.1f} s"
-        table.add_row(stage.stage, took, f"{stage.bytes / 2**20:.1f} MiB" if stage.bytes else "")
+        lines.append(f"{stage.stage:16}{took:12}{f'{stage.bytes / 2**20:,.1f} MiB' if stage.bytes else ''}".rstrip())
     if report.manifest is not None:
-        table.caption = f"next: trtkit serve {report.out}"
-        table.caption_justify = "left"
-    return table
+        lines.append(f"{report.out}\nnext  trtkit serve {report.out}")
+    return "\n".join(lines)

@@ -17,6 +17,9 @@ from trtkit.progress import Progress
 R = TypeVar("R")
 
 
+_PIPE_WIDTH = 200  # a table in a file or a CI log is not cut at 80 columns
+
+
 class Output(AbstractContextManager["Output"]):
     """One command's voice. `as_json` chooses the form of the result; bars appear only on a terminal."""
 
@@ -24,6 +27,8 @@ class Output(AbstractContextManager["Output"]):
         self.as_json = as_json
         self._stderr = Console(stderr=True, highlight=False)
         self._stdout = Console(highlight=False, soft_wrap=True)
+        if not self._stdout.is_terminal:
+            self._stdout.width = _PIPE_WIDTH
         self._bars: Bars | None = None
         self._tasks: dict[str, TaskID] = {}
         self._announced: set[str] = set()

@@ -7,6 +7,7 @@ from typing import Any
 from trtkit.artifacts import is_complete
 from trtkit.checkpoints.model_spec import read_model_spec
 from trtkit.config.schema import BuildConfig
+from trtkit.conversion.report import MANIFEST_NAME
 from trtkit.engines.inspect import EngineInfo
 from trtkit.pipeline.run import BuildOptions, prepare, repository_files
 from trtkit.pipeline.stages import BuildRequest, Stage, engine_spec, plan_stages
@@ -43,7 +44,7 @@ def _files(stage: Stage, request: BuildRequest) -> tuple[str, ...]:
     if stage.group == "convert":
         model = request.config.models[role]
         ranks = model.tensor_parallel * model.pipeline_parallel
-        return ("config.json", *(f"rank{rank}.safetensors" for rank in range(ranks)))
+        return ("config.json", MANIFEST_NAME, *(f"rank{rank}.safetensors" for rank in range(ranks)))
     if stage.group == "engines":
         return ("config.json",)
     if stage.group == "tokenizer":

@@ -30,6 +30,7 @@ class BuildReport:
 
     out: Path
     stages: tuple[StageResult, ...]
+    findings: tuple[Finding, ...]
     manifest: Path | None
 
     def as_dict(self) -> dict[str, Any]:
@@ -38,6 +39,7 @@ class BuildReport:
             "schema": "trtkit.build/1",
             "out": str(self.out),
             "stages": [asdict(stage) for stage in self.stages],
+            "findings": [finding.as_dict() for finding in self.findings],
             "manifest": str(self.manifest) if self.manifest else None,
         }
 
@@ -97,37 +99,41 @@ def build(config: BuildConfig, options: BuildOptions, on_progress: OnProgress = 
     request, findings = prepare(config, options, on_progress)
     results = [StageResult("check", False, time.perf_counter() - started, 0)]
     if options.only == "check":
-        return BuildReport(request.out, tuple(results), None)
-    work = runners(request, on_progress)
+        return BuildReport(request.out, tuple(results), tuple(findings), None)
+    work = runners(request, findings, on_progress)
     for stage in plan_stages(request):
         if options.only in (None, stage.group):
             results.append(_run(stage, work[stage.name], on_progress))
     if options.only is not None:
-        return BuildReport(request.out, tuple(results), None)
+        return BuildReport(request.out, tuple(results), tuple(findings), None)
     document = manifest_document(request, options.overrides, findings, results)
-    return BuildReport(request.out, tuple(results), write_manifest(request.out, document))
+    return BuildReport(request.out, tuple(results), tuple(findings), write_manifest(request.out, document))
 
 
-def runners(request: BuildRequest, on_progress: OnProgress) -> Mapping[str, Callable[[Path], None]]:
-    """Stage name -> the function that fills its scratch directory."""
+def runners(
+    request: BuildRequest, findings: list[Finding], on_progress: OnProgress
+) -> Mapping[str, Callable[[Path], None]]:
+    """Stage name -> the function that fills its scratch directory; what a stage notices is added to `findings`."""
     work: dict[str, Callable[[Path], None]] = {
         "tokenizer": lambda scratch: copy_tokenizer(request.inputs["target"].folder, scratch),
         "repository": lambda scratch: _render(request, scratch),
     }
     for role in request.config.models:
-        work[f"convert {role}"] = _conversion(role, request, on_progress)
+        work[f"convert {role}"] = _conversion(role, request, findings, on_progress)
         work[f"engine {role}"] = _reference_engine(role, request)
     return work
 
 
-def _conversion(role: str, request: BuildRequest, on_progress: OnProgress) -> Callable[[Path], None]:
+def _conversion(
+    role: str, request: BuildRequest, findings: list[Finding], on_progress: OnProgress
+) -> Callable[[Path], None]:
     options = conversion_options(request.config.models[role], request.config)
 
     def renamed(event: Progress) -> None:
         on_progress(Progress(f"convert {role}", event.done, event.total, event.unit))
 
     def run(scratch: Path) -> None:
-        convert_checkpoint(request.inputs[role].folder, scratch, options, renamed)
+        findings.extend(convert_checkpoint(request.inputs[role].folder, scratch, options, renamed).findings)
 
     return run
 

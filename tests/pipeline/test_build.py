@@ -1,0 +1,237 @@
+"""The build: complete, resumable, skipped where nothing changed, and whole or absent after any interruption."""
+
+import hashlib
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from tiny import tiny_checkpoint
+from trtkit.builds import open_build
+from trtkit.config.load import load_config
+from trtkit.errors import CheckpointError, InputError, MissingToolError
+from trtkit.pipeline.dry_run import dry_run
+from trtkit.pipeline.run import BuildOptions, BuildReport, build
+from trtkit.progress import Progress
+
+STAGES = ["check", "convert target", "convert draft", "engine target", "engine draft", "tokenizer", "repository"]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pair")
+    tiny_checkpoint(folder / "target", tokenizer=True)
+    tiny_checkpoint(folder / "draft", tokenizer=True, num_hidden_layers=1)
+    return folder
+
+
+@pytest.fixture
+def config_file(pair: Path, tmp_path: Path) -> Path:
+    document = {
+        "name": "tiny",
+        "backend": "reference",
+        "target": {"checkpoint": str(pair / "target"), "dtype": "float32"},
+        "draft": {"checkpoint": str(pair / "draft"), "dtype": "float32"},
+        "speculation": {"kind": "draft_target", "max_draft_len": 2},
+        "limits": {"max_batch_size": 2, "max_input_len": 64, "max_output_len": 32},
+    }
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def run(config_file: Path, *overrides: str, **options: object) -> BuildReport:
+    out = config_file.parent / "build"
+    choices = BuildOptions(cache=config_file.parent / "cache", where="tiny.yaml", out=out, **options)  # type: ignore[arg-type]
+    return build(load_config(config_file, overrides), choices)
+
+
+def skipped(report: BuildReport) -> list[str]:
+    return [stage.stage for stage in report.stages if stage.skipped]
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Digest of every file that is not about time."""
+    files = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name not in ("manifest.json", "conversion.json")]
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+def test_a_build_runs_every_stage_and_writes_the_manifest_last(config_file: Path) -> None:
+    report = run(config_file)
+    assert [stage.stage for stage in report.stages] == STAGES
+    opened = open_build(report.out)
+    assert opened.config.max_draft_len == 2
+    assert opened.manifest["inputs"]["target"]["files"]["model.safetensors"]["sha256"]
+    limits = opened.manifest["limits"]
+    assert (limits["target"]["max_seq_len"], limits["target"]["max_draft_len"]) == (96, 2)
+    assert (limits["target"]["built_max_seq_len"], limits["draft"]["built_max_seq_len"]) == (98, 96)
+
+
+def test_a_second_build_skips_everything(config_file: Path) -> None:
+    first = contents(run(config_file).out)
+    again = run(config_file)
+    assert skipped(again) == STAGES[1:]
+    assert contents(again.out) == first
+
+
+@pytest.mark.parametrize(
+    ("override", "kept"),
+    [
+        ("draft.dtype=float16", ["convert target", "engine target", "tokenizer"]),
+        ("limits.max_output_len=16", ["convert target", "convert draft", "tokenizer"]),
+        ("serving.streaming=false", [s for s in STAGES[1:] if s != "repository"]),
+        ("verification.max_new_tokens=3", STAGES[1:]),
+    ],
+)
+def test_a_change_reruns_what_depends_on_it_and_nothing_else(config_file: Path, override: str, kept: list[str]) -> None:
+    run(config_file)
+    assert skipped(run(config_file, override)) == kept
+
+
+def test_new_weights_are_noticed_by_content(config_file: Path, pair: Path, tmp_path: Path) -> None:
+    moved = Path(shutil.copytree(pair / "target", tmp_path / "other"))
+    run(config_file)
+    same = run(config_file, f"target.checkpoint={moved}")
+    assert "convert target" in skipped(same)
+    weights = bytearray((moved / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (moved / "model.safetensors").write_bytes(weights)
+    assert "convert target" not in skipped(run(config_file, f"target.checkpoint={moved}"))
+
+
+def test_a_damaged_stage_is_made_again(config_file: Path) -> None:
+    out = run(config_file).out
+    (out / "checkpoints" / "draft" / "rank0.safetensors").unlink()
+    report = run(config_file)
+    assert "convert draft" not in skipped(report) and "convert target" in skipped(report)
+
+
+def test_a_dry_run_names_exactly_the_files_that_a_build_writes(config_file: Path) -> None:
+    options = BuildOptions(cache=config_file.parent, where="t", out=config_file.parent / "build")
+    planned = dry_run(load_config(config_file), options)
+    assert not (config_file.parent / "build").exists()
+    run(config_file)
+    for stage in planned:
+        written = {p.relative_to(stage.out).as_posix() for p in stage.out.rglob("*") if p.is_file()}
+        assert written - {".trtkit-stage.json"} == set(stage.files), stage.stage
+    assert all(stage.skipped for stage in dry_run(load_config(config_file), options))
+
+
+def test_only_runs_one_stage_and_finishes_no_build(config_file: Path) -> None:
+    report = run(config_file, only="convert")
+    assert [stage.stage for stage in report.stages] == ["check", "convert target", "convert draft"]
+    assert report.manifest is None
+    with pytest.raises(InputError, match="not a finished build"):
+        open_build(report.out)
+
+
+PROGRAM = """
+import os, signal, sys
+from pathlib import Path
+from trtkit.config.load import load_config
+from trtkit.pipeline.run import BuildOptions, build
+config, out, moment = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+seen = 0
+def kill(event):
+    global seen
+    seen += 1
+    if seen == moment:
+        os.kill(os.getpid(), signal.SIGKILL)
+build(load_config(config), BuildOptions(cache=out.parent, where="t", out=out), kill)
+"""
+
+
+def test_a_build_killed_at_any_moment_ends_with_the_same_files_when_run_again(config_file: Path) -> None:
+    events: list[Progress] = []
+    whole = config_file.parent / "whole"
+    options = BuildOptions(cache=config_file.parent, where="t", out=whole)
+    build(load_config(config_file), options, events.append)
+    expected = contents(whole)
+    for moment in range(1, len(events) + 1, max(1, len(events) // 10)):
+        out = config_file.parent / f"killed-{moment}" / "whole"
+        command = [sys.executable, "-P", "-c", PROGRAM, str(config_file), str(out), str(moment)]
+        assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+        build(load_config(config_file), BuildOptions(cache=config_file.parent, where="t", out=out))
+        assert contents(out) == expected, f"killed at event {moment} of {len(events)}"
+
+
+def test_a_disk_that_is_full_is_one_message_and_leaves_no_half_stage(config_file: Path) -> None:
+    def small_files_only() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    out = config_file.parent / "build"
+    result = subprocess.run(
+        [sys.executable, "-P", "-m", "trtkit", "build", str(config_file), "--out", str(out)],
+        capture_output=True,
+        text=True,
+        preexec_fn=small_files_only,
+        env={**os.environ, "TRTKIT_CACHE": str(config_file.parent / "cache")},
+        check=False,
+    )
+    assert result.returncode == 4, result.stderr
+    assert "DISK" in result.stderr and "Fix: free space" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (out / "checkpoints" / "target").exists() and not (out / "manifest.json").exists()
+
+
+def break_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+def only_pickle(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def other_architecture(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"architectures": ["BertModel"], "model_type": "bert"}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def no_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (break_config, "config.json"),
+        (only_pickle, "pickle"),
+        (other_architecture, "BertModel"),
+        (no_tokenizer, "tokenizer"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_built_is_refused_before_anything_is_written(
+    config_file: Path, pair: Path, tmp_path: Path, damage: object, says: str
+) -> None:
+    broken = Path(shutil.copytree(pair / "target", tmp_path / "broken"))
+    damage(broken)  # type: ignore[operator]
+    with pytest.raises(InputError) as caught:
+        run(config_file, f"target.checkpoint={broken}")
+    assert says.lower() in str(caught.value).lower()
+    assert caught.value.exit_code == 2
+    assert not (config_file.parent / "build").exists()
+
+
+def test_a_checkpoint_that_is_nowhere_is_refused(config_file: Path) -> None:
+    with pytest.raises(CheckpointError, match="no folder"):
+        run(config_file, "target.checkpoint=/nowhere/at/all")
+
+
+def test_a_demo_checkpoint_that_is_not_prepared_names_the_command(config_file: Path) -> None:
+    with pytest.raises(CheckpointError, match="trtkit demo"):
+        run(config_file, "target.checkpoint=trtkit/smollm2-draft")
+
+
+@pytest.mark.parametrize("backend", ["engine", "llmapi"])
+def test_a_backend_that_cannot_be_built_here_says_so(config_file: Path, backend: str) -> None:
+    with pytest.raises(MissingToolError, match=backend) as caught:
+        run(config_file, f"backend={backend}")
+    assert caught.value.exit_code == 3

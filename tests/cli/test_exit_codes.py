@@ -49,6 +49,17 @@ def test_help_takes_under_a_third_of_a_second_of_cpu() -> None:
     assert spent < 0.3
 
 
+def test_a_package_that_is_not_installed_is_named_with_its_extra() -> None:
+    program = "import sys; sys.modules['torch'] = None\nfrom trtkit.cli.main import cli\n" + (
+        "sys.argv = ['trtkit', 'x']; cli.get_command = lambda ctx, name: __import__('torch'); cli()"
+    )
+    result = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False)
+    assert result.returncode == 3
+    assert (
+        result.stderr == "trtkit: PACKAGE: this command needs the package torch\nFix: pip install 'trtkit[reference]'\n"
+    )
+
+
 @pytest.mark.parametrize(("sent", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_command_with_one_line_and_its_code(sent: signal.Signals, exit_code: int) -> None:
     program = (

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import click
 
 from trtkit import __version__
-from trtkit.errors import TrtkitError
+from trtkit.errors import MissingToolError, TrtkitError
 
 # name -> (module below trtkit.cli, one line of help). The line stands here so that --help imports no command.
 COMMANDS = {
@@ -24,6 +24,18 @@ COMMANDS = {
     "parity": ("parity", "Compare a deployment's tokens with PyTorch's."),
     "bench": ("bench", "Measure latency and acceptance of a deployment."),
     "doctor": ("doctor", "Say what this machine can and cannot do."),
+}
+# Third-party module -> the extra of trtkit that brings it.
+EXTRA_OF = {
+    "torch": "reference",
+    "transformers": "reference",
+    "accelerate": "reference",
+    "gguf": "reference",
+    "jinja2": "reference",
+    "pytriton": "serve",
+    "psutil": "serve",
+    "matplotlib": "plot",
+    "huggingface_hub": "hub",
 }
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
@@ -58,7 +70,7 @@ class LazyGroup(click.Group):
         kwargs["standalone_mode"] = False
         try:
             signal.signal(signal.SIGTERM, _on_sigterm)
-            result = super().main(*args, **kwargs)
+            result = self._run(*args, **kwargs)
             sys.exit(result if isinstance(result, int) else 0)
         except click.exceptions.Exit as error:
             sys.exit(error.exit_code)
@@ -76,6 +88,22 @@ class LazyGroup(click.Group):
         except BrokenPipeError:
             sys.stderr.close()
             sys.exit(0)
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().main(*args, **kwargs)
+        except ModuleNotFoundError as error:
+            raise _missing(error) from error
+
+
+def _missing(error: ModuleNotFoundError) -> TrtkitError | ModuleNotFoundError:
+    """The package of an extra that is not installed, with the way to get it; any other error as it is."""
+    package = (error.name or "").split(".")[0]
+    if package not in EXTRA_OF:
+        return error
+    return MissingToolError(
+        f"this command needs the package {package}", f"pip install 'trtkit[{EXTRA_OF[package]}]'", code="PACKAGE"
+    )
 
 
 def _say_interrupted(how: str, exit_code: int) -> NoReturn:

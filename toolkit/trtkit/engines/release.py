@@ -1,4 +1,4 @@
-"""TensorRT-LLM releases: what each offers, and which one a version means. Knows the records, not how they are stored."""
+"""TensorRT-LLM releases: what each offers, and which one a version means. Knows the records, not their files."""
 
 import functools
 import re
@@ -233,7 +233,9 @@ def _triton(data: Mapping[str, Any]) -> TritonBackend:
 
 
 def _llm_api(data: Mapping[str, Any]) -> LlmApi:
-    sets = {name: frozenset(data[name]) for name in ("keys", "kv_cache_keys", "speculative_keys", "triton_keys")}
-    tensors = {name: tuple(data[name]) for name in ("triton_inputs", "triton_outputs")}
-    rest = {name: value for name, value in data.items() if name not in sets and name not in tensors}
-    return LlmApi(**sets, **tensors, **rest)
+    values: dict[str, Any] = dict(data)
+    for name in ("keys", "kv_cache_keys", "speculative_keys", "triton_keys"):
+        values[name] = frozenset(values[name])
+    for name in ("triton_inputs", "triton_outputs"):
+        values[name] = tuple(values[name])
+    return LlmApi(**values)

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from trtkit.checking.builder import BuildRequest, Outcome, build_outcome
-from trtkit.checking.releases import Release, find_release
+from trtkit.checking.builder import Outcome, build_outcome
 from trtkit.checking.subjects.hf_checkpoint import HfCheckpoint, read_hf_checkpoint
 from trtkit.checkpoints.model_spec import ModelSpec
 from trtkit.checkpoints.pair import TokenizerDifference, compare_tokenizers
 from trtkit.checkpoints.tokenizer import TokenizerSpec
 from trtkit.config.schema import BuildConfig, DraftTarget
 from trtkit.doctor import inspect_machine
+from trtkit.engines.release import Release, find_release
+from trtkit.engines.spec import EngineSpec
 from trtkit.findings import Finding
 from trtkit.planning.gpus import GpuModel, find_gpu
 
@@ -47,18 +48,26 @@ class Deployment:
         sinks = self.config.attention_sinks
         return sinks is not None and sinks.strategy == "engine"
 
+    def engine_spec(self, role: str) -> EngineSpec:
+        """The engine that this role is built as."""
+        config = self.config
+        return EngineSpec(
+            max_batch_size=config.limits.max_batch_size,
+            max_input_len=config.limits.max_input_len,
+            max_seq_len=config.limits.max_seq_len,
+            max_draft_len=config.max_draft_len if role == "target" else 0,
+            block_size=config.kv_cache.block_size,
+            kv_dtype=config.kv_cache.dtype,
+            quantization=config.models[role].quantization,
+            reuse=config.kv_cache.reuse,
+            attention_sinks=self.engine_sinks and role == "target",
+            speculates=self.speculation is not None,
+            sm=self.gpu.sm if self.gpu else None,
+        )
+
     def outcome(self, role: str) -> Outcome:
         """What trtllm-build and the runtime make of this role's engine."""
-        return build_outcome(
-            BuildRequest(
-                quantization=self.config.models[role].quantization,
-                kv_dtype=self.config.kv_cache.dtype,
-                sm=self.gpu.sm if self.gpu else None,
-                streamingllm=self.engine_sinks and role == "target",
-                max_draft_len=self.config.max_draft_len if role == "target" else 0,
-                reuse=self.config.kv_cache.reuse,
-            )
-        )
+        return build_outcome(self.engine_spec(role))
 
 
 def resolve_backend(config: BuildConfig) -> ResolvedBackend:
@@ -77,7 +86,7 @@ def gather(config: BuildConfig, folders: Mapping[str, Path]) -> tuple[Deployment
         read[folder], amiss = read_hf_checkpoint(folder, convertible=backend != "llmapi")
         problems += amiss
     specs = {role: spec for role, folder in folders.items() if (spec := read[folder].spec) is not None}
-    tokenizers = {role: spec for role, folder in folders.items() if (spec := read[folder].tokenizer) is not None}
+    tokenizers = {role: found for role, folder in folders.items() if (found := read[folder].tokenizer) is not None}
     both = tokenizers.keys() >= {"draft", "target"}
     deployment = Deployment(
         config=config,

@@ -18,7 +18,7 @@ class Hit:
     values: Mapping[str, object] = field(default_factory=dict)
 
 
-def hit(key: str, **values: object) -> Hit:
+def hit(key: str, /, **values: object) -> Hit:
     """Shorthand for the rules."""
     return Hit(key, values)
 

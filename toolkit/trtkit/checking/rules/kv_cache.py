@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from trtkit.checking.builder import MIN_FP8_SM
 from trtkit.checking.deployment import Deployment
 from trtkit.checking.rule import Hit, Rule, hit
+from trtkit.engines.spec import MIN_FP8_SM
 
 # Weight format -> KV formats that ModelOpt or the builder reject with it.
 _ILLEGAL_KV = {"int8_weight_only": {"fp8"}, "int4_weight_only": {"fp8"}}

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-from trtkit.checking.builder import effective_limits
 from trtkit.checking.deployment import Deployment
 from trtkit.checking.rule import Hit, Rule, hit
 
@@ -30,13 +29,13 @@ def _written(deployment: Deployment) -> Iterable[Hit]:
     limits, draft_len = deployment.config.limits, deployment.config.max_draft_len
     if deployment.backend != "engine" or not draft_len:
         return
-    effective = effective_limits(limits.max_batch_size, limits.max_seq_len, draft_len)
+    spec = deployment.engine_spec("target")
     yield hit(
         "limits",
         asked=limits.max_seq_len,
         draft_len=draft_len,
-        max_seq_len=effective.max_seq_len,
-        max_num_tokens=effective.max_num_tokens,
+        max_seq_len=spec.built_max_seq_len,
+        max_num_tokens=spec.max_num_tokens,
     )
 
 

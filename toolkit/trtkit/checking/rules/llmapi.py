@@ -20,8 +20,8 @@ def _logits(deployment: Deployment) -> Iterable[Hit]:
 
 def _reuse(deployment: Deployment) -> Iterable[Hit]:
     release = deployment.release
-    two_models = release is not None and release.llmapi and not release.overlap_with_draft
-    if deployment.backend == "llmapi" and deployment.speculation and two_models and deployment.config.kv_cache.reuse:
+    loses_reuse = release is not None and release.llm_api is not None and not release.llm_api.reuse_with_draft
+    if deployment.backend == "llmapi" and deployment.speculation and loses_reuse and deployment.config.kv_cache.reuse:
         assert release is not None
         yield hit("kv_cache.reuse", version=release.version)
 

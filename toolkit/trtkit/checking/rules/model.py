@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator
 
 from trtkit.checking.deployment import Deployment
-from trtkit.checking.releases import parse_version
 from trtkit.checking.rule import Hit, Rule, hit
 from trtkit.checkpoints.model_spec import ModelSpec
 from trtkit.config.schema import Model
 from trtkit.conversion.parallelism import legal_tensor_parallel, why_not_tensor_parallel
+from trtkit.engines.release import parse_version
 
 # Architecture -> first release whose engine flow builds it (release notes); the others are older than 0.17.
 _ENGINE_SINCE = {"Gemma3ForCausalLM": "0.19.0", "Qwen3ForCausalLM": "1.0.0", "Qwen3MoeForCausalLM": "1.0.0"}

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from trtkit.checking.deployment import Deployment
-from trtkit.checking.releases import NEWEST_SINKS
 from trtkit.checking.rule import Hit, Rule, hit
+from trtkit.engines.release import newest_sinks_release
 
 _STRATEGY = "attention_sinks.strategy"
 
@@ -12,7 +12,8 @@ _STRATEGY = "attention_sinks.strategy"
 def _version(deployment: Deployment) -> Iterable[Hit]:
     release = deployment.release
     if deployment.engine_sinks and deployment.backend == "engine" and release is not None and not release.sinks:
-        yield hit(_STRATEGY, version=release.version, newest=NEWEST_SINKS.version, image=NEWEST_SINKS.images[-1])
+        newest = newest_sinks_release()
+        yield hit(_STRATEGY, version=release.version, newest=newest.version, image=newest.images[-1])
 
 
 def _ignored(deployment: Deployment) -> Iterable[Hit]:

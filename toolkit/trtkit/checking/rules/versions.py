@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from trtkit.checking.deployment import Deployment
-from trtkit.checking.releases import NEWEST_ENGINE, OLDEST, OLDEST_LLMAPI, nearest_release
 from trtkit.checking.rule import Hit, Rule, hit
+from trtkit.engines.release import nearest_release, newest_engine_release, oldest_llmapi_release, releases
 
 
 def _unknown(deployment: Deployment) -> Iterable[Hit]:
@@ -20,15 +20,15 @@ def _no_engine_flow(deployment: Deployment) -> Iterable[Hit]:
             "tensorrt_llm",
             version=release.version,
             backend=deployment.backend,
-            newest=NEWEST_ENGINE.version,
-            oldest=OLDEST.version,
+            newest=newest_engine_release().version,
+            oldest=releases()[0].version,
         )
 
 
 def _no_llmapi(deployment: Deployment) -> Iterable[Hit]:
     release = deployment.release
     if release is not None and not release.llmapi and deployment.backend == "llmapi":
-        yield hit("tensorrt_llm", version=release.version, oldest=OLDEST_LLMAPI.version)
+        yield hit("tensorrt_llm", version=release.version, oldest=oldest_llmapi_release().version)
 
 
 VERSION_RULES: tuple[Rule[Deployment], ...] = (

@@ -1,0 +1,110 @@
+"""Checks one folder: a checkpoint, an engine, a repository, a build. Knows which rules apply, not what they say."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from trtkit.builds import Build, open_build
+from trtkit.checking.config_check import check_config
+from trtkit.checking.raised import finding_of
+from trtkit.checking.rule import run_rules
+from trtkit.checking.rules.edges import EDGE_RULES
+from trtkit.checking.rules.engine import ENGINE_RULES
+from trtkit.checking.rules.hf_checkpoint import HF_RULES
+from trtkit.checking.rules.machine import BUILT_RULES, MACHINE_RULES
+from trtkit.checking.rules.repository import REPOSITORY_RULES
+from trtkit.checking.rules.trtllm_checkpoint import TRTLLM_CHECKPOINT_RULES
+from trtkit.checking.subjects.build import BuiltFor
+from trtkit.checking.subjects.engine import read_engine_folder
+from trtkit.checking.subjects.hf_checkpoint import read_hf_checkpoint
+from trtkit.checking.subjects.repository import read_repository
+from trtkit.checking.subjects.trtllm_checkpoint import read_trtllm_checkpoint
+from trtkit.config.schema import BuildConfig
+from trtkit.doctor import Machine, inspect_machine
+from trtkit.errors import InputError
+from trtkit.findings import Finding
+
+
+def check_hf_checkpoint(folder: Path) -> list[Finding]:
+    """Files, headers, completeness, shapes and tokenizer of a Hugging Face checkpoint."""
+    checkpoint, problems = read_hf_checkpoint(folder)
+    return [*problems, *run_rules(HF_RULES, checkpoint, str(folder))]
+
+
+def check_trtllm_checkpoint(folder: Path) -> list[Finding]:
+    """Rank files, expected tensors and KV scales of a TensorRT-LLM checkpoint."""
+    try:
+        checkpoint = read_trtllm_checkpoint(folder)
+    except InputError as error:
+        return [finding_of(error, str(folder))]
+    return run_rules(TRTLLM_CHECKPOINT_RULES, checkpoint, str(folder))
+
+
+def check_engine(folder: Path) -> list[Finding]:
+    """What an engine's config.json says, and its files; for a reference engine also the checkpoint it executes."""
+    try:
+        engine = read_engine_folder(folder)
+    except InputError as error:
+        return [finding_of(error, str(folder))]
+    return run_rules(ENGINE_RULES, engine, str(folder))
+
+
+def check_repository(folder: Path) -> list[Finding]:
+    """Every config.pbtxt, every edge between models, and the engines that are on this disk."""
+    repository, problems = read_repository(folder)
+    findings = [*problems, *run_rules(REPOSITORY_RULES, repository, str(folder))]
+    # Edges to a model whose config.pbtxt could not be read would only repeat that problem.
+    findings += [] if problems else run_rules(EDGE_RULES, repository, str(folder))
+    for engine in repository.engines.values():
+        findings += run_rules(ENGINE_RULES, engine, str(engine.folder))
+    return findings
+
+
+def check_build(folder: Path) -> list[Finding]:
+    """All of a build directory: configuration, checkpoints, engines, repository, and this machine."""
+    try:
+        build = open_build(folder)
+    except InputError as error:
+        return [finding_of(error, str(folder)), *_parts(folder, ())]
+    return [
+        *check_config(_as_built(build), _sources(build), where=str(folder / "manifest.json")),
+        *_parts(folder, tuple(build.config.models)),
+        *check_machine(inspect_machine(), build),
+    ]
+
+
+def check_machine(machine: Machine, build: Build | None) -> list[Finding]:
+    """What is amiss with a machine, and what keeps it from running a build."""
+    findings = run_rules(MACHINE_RULES, machine, "machine")
+    if build is not None:
+        findings += run_rules(BUILT_RULES, BuiltFor(build, machine), str(build.folder / "manifest.json"))
+    return findings
+
+
+def _as_built(build: Build) -> BuildConfig:
+    return build.config.model_copy(update={"backend": build.manifest["backend"]})
+
+
+def _sources(build: Build) -> dict[str, Path]:
+    """The source checkpoints that are still where the build found them."""
+    found = {role: build.source(role) for role in build.config.models}
+    return {role: folder for role, folder in found.items() if folder.is_dir()}
+
+
+def _parts(folder: Path, roles: tuple[str, ...]) -> list[Finding]:
+    """The findings of every part of a build directory; a part that is missing is one."""
+    findings: list[Finding] = []
+    for role in roles:
+        findings += check_trtllm_checkpoint(folder / "checkpoints" / role)
+        findings += check_engine(folder / "engines" / role)
+    if (folder / "model_repository").is_dir():
+        findings += check_repository(folder / "model_repository")
+    return findings
+
+
+FOLDER_CHECKS: dict[str, Callable[[Path], list[Finding]]] = {
+    "build": check_build,
+    "engine": check_engine,
+    "TensorRT-LLM checkpoint": check_trtllm_checkpoint,
+    "repository": check_repository,
+    "checkpoint": check_hf_checkpoint,
+}

@@ -50,7 +50,8 @@ def cast(source: str, target: str, add_one: bool = False) -> Convert | None:
 
     def slowly(bits: Bits) -> Bits:
         values = to_float32(bits, source)
-        return from_float32(values if addend is None else values + addend, target)
+        with np.errstate(invalid="ignore"):
+            return from_float32(values if addend is None else values + addend, target)
 
     return tabulated(slowly, source)
 

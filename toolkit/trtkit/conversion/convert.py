@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trtkit import __version__
 from trtkit.artifacts import disk_error, is_complete, key_of, stage_output, write_text
-from trtkit.conversion.encoding import encoders_for
+from trtkit.conversion.encoding import Encoders
 from trtkit.conversion.options import ConversionOptions
 from trtkit.conversion.plan import ConversionPlan, plan_conversion
 from trtkit.conversion.rank_writer import RankWriter, WrittenFile, file_bytes
@@ -83,7 +83,7 @@ def convert_checkpoint(
 def _write_ranks(
     plan: ConversionPlan, source: Path, out: Path, files: SourceFiles, on_progress: OnProgress
 ) -> list[WrittenFile]:
-    writer = RankWriter(out, _key(plan, source), encoders_for(plan, files), files)
+    writer = RankWriter(out, _key(plan, source), Encoders(plan, files), files)
     width = plan.options.tensor_parallel
     written: list[WrittenFile] = []
     for first in range(0, len(plan.targets), width):
@@ -108,7 +108,7 @@ def _key(plan: ConversionPlan, source: Path) -> str:
 def _check_disk(plan: ConversionPlan, out: Path) -> None:
     """Raise CheckpointError DISK-SPACE when the files will not fit beside what is there."""
     source = SourceFiles(plan.weights, plan.names)
-    writer = RankWriter(out, "", encoders_for(plan, source), source)
+    writer = RankWriter(out, "", Encoders(plan, source), source)
     needed = sum(file_bytes(writer.headers(targets)) for targets in plan.targets) + _SPARE_BYTES
     free = shutil.disk_usage(_existing(out)).free + sum(file.stat().st_size for file in out.glob("rank*.safetensors"))
     if needed > free:

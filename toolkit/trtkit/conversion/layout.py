@@ -38,10 +38,14 @@ class Slice:
 
 @dataclass(frozen=True)
 class Target:
-    """One tensor of one rank: slices stacked on top of each other; `stacked` experts make a leading axis."""
+    """One tensor of one rank: slices stacked on top of each other; `stacked` experts make a leading axis.
+
+    layer counts over the whole model, the number in `name` within the stage; -1 outside the layers.
+    """
 
     name: str
     kind: Kind
+    layer: int
     slices: tuple[Slice, ...]
     stacked: int = 0
 
@@ -138,26 +142,26 @@ class RankLayout:
         is_first = self._rank.stage == 0
         is_last = self._rank.stage == self._rank.options.pipeline_parallel - 1
         if is_first:
-            yield from (self._target(rule, 0, 0) for rule in self._rules if rule.stage == "first")
+            yield from (self._target(rule, -1, 0) for rule in self._rules if rule.stage == "first")
         for local, layer in enumerate(self._rank.layers(self._spec.num_layers)):
             sparse = self._spec.moe is not None and self._spec.moe.is_sparse(layer)
             stages = ("layer", "sparse" if sparse else "dense")
             yield from (self._target(rule, layer, local) for rule in self._rules if rule.stage in stages)
         if is_last:
-            yield from (self._target(rule, 0, 0) for rule in self._rules if rule.stage == "last")
+            yield from (self._target(rule, -1, 0) for rule in self._rules if rule.stage == "last")
 
     def _target(self, rule: Rule, layer: int, local: int) -> Target:
         name = rule.target.replace("{i}", str(local))
         if rule.kind != "expert":
             slices = tuple(self._slice(rule, part, part.source.replace("{i}", str(layer))) for part in rule.parts)
-            return Target(name, rule.kind, slices)
+            return Target(name, rule.kind, layer, slices)
         experts = self._rank.experts(self._sizes["experts"])
         stacked = tuple(
             self._slice(rule, part, part.source.replace("{i}", str(layer)).replace("{e}", str(expert)))
             for expert in experts
             for part in rule.parts
         )
-        return Target(name, rule.kind, stacked, len(experts))
+        return Target(name, rule.kind, layer, stacked, len(experts))
 
     def _slice(self, rule: Rule, part: Part, source: str) -> Slice:
         height, width = self._sizes[part.rows], self._sizes[rule.columns] if rule.columns else None

@@ -9,12 +9,10 @@ from numpy.typing import NDArray
 
 from trtkit.checkpoints.stored_tensor import bits_of
 from trtkit.conversion.casting import cast, has_non_finite
+from trtkit.conversion.encoder import Sinks
 from trtkit.conversion.layout import Slice, Target
 from trtkit.conversion.rank_file import RankFile, TensorHeader
 from trtkit.conversion.source_files import SourceFiles
-
-Sinks = Sequence[RankFile | None]
-"""The files of the tensor ranks of one stage, by rank; None where that file was finished by an earlier run."""
 
 
 class PlainEncoder:

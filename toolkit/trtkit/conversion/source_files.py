@@ -76,6 +76,10 @@ class SourceFiles:
             else:
                 yield bits.reshape(last - first, width)[:, columns[0] : columns[1]]
 
+    def all_blocks(self, name: str) -> Iterator[NDArray[Any]]:
+        """Every value of the tensor, in runs of rows."""
+        return self.blocks(name, (0, self._weights[name].shape[0]), None)
+
     def whole(self, name: str, rows: tuple[int, int], columns: tuple[int, int] | None) -> NDArray[Any]:
         """The rectangle at once."""
         return np.concatenate(list(self.blocks(name, rows, columns)))

@@ -166,7 +166,12 @@ def _gemma(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _phi3(spec: ModelSpec) -> dict[str, Any]:
-    keys: dict[str, Any] = {**_rotary(spec), "rotary_pct": spec.partial_rotary_factor, "hidden_act": "swiglu"}
+    keys: dict[str, Any] = {
+        **_rotary(spec),
+        "rotary_pct": spec.partial_rotary_factor,
+        "hidden_act": "swiglu",
+        "tie_word_embeddings": spec.tie_word_embeddings,
+    }
     if spec.rope_scaling is None or spec.rope_scaling["rope_type"] != "longrope":
         return keys
     return keys | {

@@ -1,5 +1,7 @@
 """The backend directory of one server: Triton's Python backend and the stand-in `tensorrtllm`. Knows files only."""
 
+import contextlib
+import py_compile
 import shutil
 from pathlib import Path
 
@@ -29,6 +31,16 @@ def prepare_backends(installation: TritonInstallation, folder: Path) -> Path:
             f"cannot write {folder}: {error.strerror or error}", "free space, or make the build directory writable"
         ) from error
     return folder
+
+
+def compile_shims(repository: Path) -> None:
+    """Compile every model.py beforehand.
+
+    The stub would do it while it loads them, and Triton takes the new file for a changed model and loads that twice.
+    """
+    for shim in repository.glob("*/*/model.py"):
+        with contextlib.suppress(OSError, py_compile.PyCompileError):  # Triton's own message about it is better
+            py_compile.compile(str(shim), doraise=True)
 
 
 def _copy_if_changed(source: Path, copy: Path) -> None:

@@ -60,8 +60,8 @@ class Incarnation:
         """Stop the process, then whatever outlived it. Requests under way have drain_s to finish; 0 kills at once."""
         try:
             if drain_s > 0:
-                # The server polls its exit once a second and then waits for its stubs.
-                stop_process(self.process, drain_s + 4.0)
+                # The server looks for its end once a second, then waits for stubs; a client's idle stream holds it up.
+                stop_process(self.process, drain_s + 2.0)
         finally:
             if self.process.poll() is None:
                 self.process.kill()

@@ -15,14 +15,14 @@ _LOAD_ORDER = (PREPROCESSING, POSTPROCESSING, TARGET, DRAFT, ENSEMBLE, BLS)
 class ServerOptions:
     """Time-outs and sizes of one server.
 
-    load_timeout_s is per model: a load that hangs would hang for ever. drain_s is how long requests under way may
-    take after a stop was asked for. num_threads is for the arithmetic of each model's process; None leaves it to
-    PyTorch.
+    load_timeout_s is per model: a load that hangs would hang for ever. drain_s is how long requests under way may take
+    after a stop was asked for; 0 ends the server at once. num_threads is for the arithmetic of each model's process;
+    None leaves it to PyTorch.
     """
 
     live_timeout_s: float = 60.0
     load_timeout_s: float = 300.0
-    drain_s: float = 5.0
+    drain_s: float = 0.0
     num_threads: int | None = None
     start_attempts: int = 4
 
@@ -86,7 +86,8 @@ def server_command(
 def server_environment(installation: TritonInstallation, options: ServerOptions) -> dict[str, str]:
     """The whole environment of the server: the stub finds this interpreter's packages through PATH.
 
-    PASSIVE keeps the idle threads of one model's process from spinning on the cores that another one needs.
+    The stub's Python is isolated: it ignores every PYTHON... variable. PASSIVE keeps the idle threads of one model's
+    process from spinning on the cores that another one needs.
     """
     threads = {} if options.num_threads is None else {"OMP_NUM_THREADS": str(options.num_threads)}
     return {
@@ -95,8 +96,6 @@ def server_environment(installation: TritonInstallation, options: ServerOptions)
         "LANG": "C.UTF-8",
         "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",
-        "PYTHONSAFEPATH": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
         **threads,
     }
 

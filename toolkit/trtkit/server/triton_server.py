@@ -9,7 +9,7 @@ from typing import Self
 
 from trtkit.errors import InputError, ServerError
 from trtkit.progress import OnProgress, silent
-from trtkit.server.backends import prepare_backends
+from trtkit.server.backends import compile_shims, prepare_backends
 from trtkit.server.endpoints import Endpoints, free_endpoints, refuse_busy
 from trtkit.server.incarnation import Crashed, Incarnation, crashed_for_good
 from trtkit.server.installation import TritonInstallation, find_installation
@@ -83,6 +83,7 @@ class TritonServer:
         self._refuse_second_server()
         refuse_busy(self.endpoints)
         prepare_backends(installation, self.folders.backends)
+        compile_shims(self.folders.repository)
         self._incarnate(installation)
         self._watcher = threading.Thread(target=self._watch, args=(installation,), name="trtkit-watch", daemon=True)
         self._watcher.start()

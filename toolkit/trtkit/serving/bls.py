@@ -78,7 +78,8 @@ class DraftTarget:
     def _answer(self, request: ClientRequest, sender: Sender) -> None:
         prompt_ids = self._tokenizer.encode(request.text, add_special_tokens=self._add_special_tokens)
         refuse_too_long(len(prompt_ids), request.max_tokens, self._defaults)
-        run = self._run(request, tuple(prompt_ids))
+        target = self._llm(self._target_name, request)
+        run = self._run(request, tuple(prompt_ids), target)
         stream = self._tokenizer.stream(skip_special_tokens=self._skip_special_tokens)
         cancellation = PolledCancellation(sender.is_cancelled, self._cancellation_period_s)
         texts = [stream.push(prompt_ids)] if request.includes_prompt else []
@@ -88,10 +89,12 @@ class DraftTarget:
             else:
                 texts.append(piece.text)
         token_ids = () if request.streaming else tuple(run.token_ids)
-        outputs = _piece_outputs("".join(texts), token_ids) | _final_outputs(run, len(prompt_ids))
+        outputs = (
+            _piece_outputs("".join(texts), token_ids) | _final_outputs(run, len(prompt_ids)) | target.cache_figures
+        )
         sender.send(outputs, final=True)
 
-    def _run(self, request: ClientRequest, prompt_ids: tuple[int, ...]) -> DraftTargetRun:
+    def _run(self, request: ClientRequest, prompt_ids: tuple[int, ...], target: InnerLlm) -> DraftTargetRun:
         generation = Generation(
             request_id=request.request_id,
             prompt_ids=prompt_ids,
@@ -102,7 +105,7 @@ class DraftTarget:
         )
         drafts = request.max_draft_len > 0
         draft = self._llm(self._draft_name, request) if drafts else None
-        return DraftTargetRun(generation, self._llm(self._target_name, request), draft, _draft_length(request))
+        return DraftTargetRun(generation, target, draft, _draft_length(request))
 
     def _llm(self, name: str, request: ClientRequest) -> InnerLlm:
         return InnerLlm(

@@ -1,4 +1,4 @@
-"""Token ids to the exact bytes they stand for. Knows the decoders of Hugging Face tokenizers, not streams or requests."""
+"""Token ids to the exact bytes they stand for. Knows the decoders of Hugging Face tokenizers, no streams."""
 
 import re
 from collections.abc import Callable, Mapping

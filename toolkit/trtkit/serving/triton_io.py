@@ -10,7 +10,8 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from trtkit.errors import InputError, RequestError, ServerError, TrtkitError
+from trtkit.errors import InputError, RequestError, TrtkitError
+from trtkit.serving.error_text import error_from_text
 from trtkit.serving.tensor import NUMPY_DTYPE, ModelContract
 
 Array = NDArray[Any]
@@ -176,7 +177,7 @@ def refuse(error: TrtkitError) -> Any:
 def ask_model(
     contract: ModelContract, inputs: Outputs, wanted: Sequence[str], request_id: str, *, decoupled: bool
 ) -> Iterator[dict[str, Array]]:
-    """Call another model of this server; yields one dict per response. Raises ServerError with the model's own words.
+    """Call another model of this server; yields one dict per response. Raises the model's own error.
 
     Closed early, the iterator still reads to the end: left as it is, it makes the calling model impossible to unload.
     """
@@ -190,7 +191,7 @@ def ask_model(
     try:
         responses = iter(request.exec(decoupled=True) if decoupled else [request.exec()])
     except pb_utils.TritonModelException as error:
-        raise ServerError(f"{contract.name}: {error}", "see the server's log", code="INNER-MODEL") from None
+        raise error_from_text(str(error), source=contract.name) from None
     try:
         for response in responses:
             if response.has_error():
@@ -201,7 +202,7 @@ def ask_model(
         for _ in responses:
             pass
     if failure is not None:
-        raise ServerError(f"{contract.name}: {failure}", "see the server's log", code="INNER-MODEL")
+        raise error_from_text(failure, source=contract.name)
 
 
 def _final_flag(final: bool) -> int:

@@ -104,7 +104,7 @@ class Exchange:
         return outputs | self._measures() if final and self.request.wants_measures else outputs
 
     def _measures(self) -> dict[str, Array]:
-        """What NVIDIA's backend returns for return_perf_metrics. Blocks are counted as if tokens were kept in blocks."""
+        """What NVIDIA's backend returns for return_perf_metrics. Blocks are counted as if tokens lay in blocks."""
         num_prompt = len(self.request.generation.prompt_ids)
         total_blocks = -(-(num_prompt + len(self._token_ids)) // self._block_size)
         reused_blocks = self._num_reused_tokens // self._block_size

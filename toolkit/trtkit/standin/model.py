@@ -62,7 +62,7 @@ class StandIn:
     def _refuse_shape(self, num_draft_tokens: int, *, streaming: bool) -> None:
         if num_draft_tokens > self._max_draft_len:
             raise InputError(
-                f"input draft_input_ids holds {num_draft_tokens} tokens, the engine was built for {self._max_draft_len}",
+                f"input draft_input_ids holds {num_draft_tokens} tokens, the engine takes {self._max_draft_len}",
                 "send fewer, or build with a larger speculation.max_draft_len",
                 code="SPEC-K",
             )

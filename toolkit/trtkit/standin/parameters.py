@@ -21,8 +21,9 @@ def check_parameters(arguments: ModelArguments) -> None:
     for key, allowed in _ALLOWED.items():
         value = arguments.parameter(key, "")
         if key in arguments.parameters and value not in allowed:
+            known = " or ".join(filter(None, allowed)) or "none"
             raise InputError(
-                f"parameter {key} is {value!r}; the reference engine knows {' or '.join(filter(None, allowed)) or 'none'}",
+                f"parameter {key} is {value!r}; the reference engine knows {known}",
                 "change it, or serve this repository with TensorRT-LLM on a GPU",
                 code="PARAM-UNSERVED",
                 where=f"{arguments.name}/config.pbtxt",

@@ -46,7 +46,7 @@ _ONLY: dict[str, Any] = {
     "return_context_logits": False,
     "return_generation_logits": False,
 }
-# Length penalty, early stopping and diversity act on beams alone, and retention is a hint about eviction: no effect here.
+# Length penalty, early stopping and diversity act on beams alone; retention is a hint about eviction. No effect here.
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from trtkit.checking.deployment import Deployment
 from trtkit.checking.rule import Hit, Rule, hit
 from trtkit.planning.gpus import find_gpu, nearest_names
 
-MIN_SM = 80
 # Weight format -> the lowest SM that has its kernels.
 _MIN_SM_OF = {"fp8": 89, "fp8_rowwise": 89, "w4a8_awq": 89, "nvfp4": 100}
 # Formats that the builder of TensorRT-LLM rejects for 100 <= SM < 120.
@@ -18,12 +17,6 @@ def _unknown(deployment: Deployment) -> Iterable[Hit]:
     if gpu is not None and find_gpu(gpu.name) is None:
         near = nearest_names(gpu.name)
         yield hit("gpu.name", name=gpu.name, hint=f"did you mean {' or '.join(near)}? " if near else "")
-
-
-def _too_old(deployment: Deployment) -> Iterable[Hit]:
-    gpu = deployment.gpu
-    if gpu is not None and gpu.sm < MIN_SM and deployment.backend != "reference":
-        yield hit("gpu.name", name=gpu.name, sm=gpu.sm)
 
 
 def _too_few(deployment: Deployment) -> Iterable[Hit]:
@@ -66,17 +59,6 @@ GPU_RULES: tuple[Rule[Deployment], ...] = (
         source="data sheets named in the catalogue",
         find=_unknown,
         example=hit("gpu.name", name="h1000", hint="did you mean h100-sxm-80gb? "),
-    ),
-    Rule(
-        code="GPU-OLD",
-        severity="error",
-        looks_at="YAML",
-        when="the GPU is below SM 80 and the backend is not reference",
-        cause="{name} is SM {sm}; TensorRT-LLM's draft-target and current kernels need SM 80",
-        fix="use an A10, A100 or newer GPU, or backend: reference",
-        source="examples/draft_target_model/README.md",
-        find=_too_old,
-        example=hit("gpu.name", name="v100", sm=70),
     ),
     Rule(
         code="GPU-COUNT",

@@ -1,0 +1,239 @@
+"""Every rule about a YAML has a case that triggers it and one that comes close and does not."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from deployments import LLAMA_70B, Change, deployment_of
+from trtkit.checking.rule import run_rules
+from trtkit.checking.rules import CONFIG_RULES
+
+
+class Case(NamedTuple):
+    """`close` differs from `trigger` by the one thing the rule is about."""
+
+    trigger: Change
+    close: Change
+
+
+def yaml(**values: Any) -> Change:
+    """A change of the YAML alone; two underscores stand for a dot."""
+    return Change(yaml={key.replace("__", "."): value for key, value in values.items()})
+
+
+def alone(**values: Any) -> Change:
+    """Without a draft."""
+    return yaml(draft=..., speculation=..., **values)
+
+
+SINKS = {"sink_tokens": 4, "window_tokens": 1020, "strategy": "engine"}
+ROLLING = {"sink_tokens": 4, "window_tokens": 1020, "strategy": "rolling"}
+FP8 = {"checkpoint": "target", "quantization": "fp8"}
+SMALL = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32}
+QWEN = {"hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28, "num_key_value_heads": 4}
+EXPERTS = {"num_local_experts": 8, "num_attention_heads": 32, "hidden_size": 4096}
+
+CASES: dict[str, Case] = {
+    "VERSION-UNKNOWN": Case(yaml(tensorrt_llm="1.2.7"), yaml(tensorrt_llm="1.2.0")),
+    "VERSION-ENGINE": Case(yaml(tensorrt_llm="1.4.0rc1"), yaml(tensorrt_llm="1.4.0rc1", backend="llmapi")),
+    "VERSION-LLMAPI": Case(yaml(tensorrt_llm="0.21.0", backend="llmapi"), yaml(tensorrt_llm="1.0.0", backend="llmapi")),
+    "GPU-UNKNOWN": Case(yaml(gpu__name="h1000"), yaml(gpu__name="H100")),
+    "GPU-COUNT": Case(yaml(target__tensor_parallel=8), yaml(target__tensor_parallel=4)),
+    "QUANT-SM": Case(
+        yaml(gpu__name="a100", target__quantization="fp8"), yaml(gpu__name="l40s", target__quantization="fp8")
+    ),
+    "QUANT-BLACKWELL": Case(
+        yaml(gpu__name="b200", target__quantization="int8_weight_only"),
+        yaml(gpu__name="rtx-5090", target__quantization="int8_weight_only"),
+    ),
+    "CKPT-ABSENT": Case(Change(roles=("target",)), Change()),
+    "MODEL-TP": Case(
+        Change(yaml={"target.tensor_parallel": 8, "gpu.count": 8}, target=QWEN),
+        Change(yaml={"target.tensor_parallel": 4, "gpu.count": 8}, target=QWEN),
+    ),
+    "MODEL-PP": Case(
+        Change(yaml={"draft.pipeline_parallel": 3, "gpu.count": 8}, draft={"num_hidden_layers": 2}),
+        Change(yaml={"draft.pipeline_parallel": 2, "gpu.count": 8}, draft={"num_hidden_layers": 2}),
+    ),
+    "MODEL-EP": Case(
+        Change(yaml={"target.tensor_parallel": 4, "target.expert_parallel": 4}),
+        Change(
+            yaml={"target.tensor_parallel": 4, "target.expert_parallel": 4}, target=EXPERTS, target_family="mixtral"
+        ),
+    ),
+    "MODEL-VERSION": Case(
+        Change(yaml={"tensorrt_llm": "0.21.0"}, target_family="qwen3"),
+        Change(yaml={"tensorrt_llm": "1.0.0"}, target_family="qwen3"),
+    ),
+    "MODEL-UNTESTED": Case(
+        Change(target_family="gemma2"), Change(yaml={"draft": ..., "speculation": ...}, target_family="gemma2")
+    ),
+    "SPEC-DTYPE": Case(yaml(target__dtype="float32"), alone(target__dtype="float32")),
+    "MODEL-RANGE": Case(yaml(target__dtype="float16"), yaml(target__dtype="bfloat16")),
+    "PAIR-TOKENIZER": Case(
+        Change(draft_tokenizer={"words": ("<s>", "</s>", "b", "a", "c", "ab", "bc", "abc")}),
+        Change(draft_tokenizer={"words": ("<s>", "</s>", "a", "b", "c", "ab", "bc", "abc")}),
+    ),
+    "PAIR-SPECIAL": Case(
+        Change(
+            target_tokenizer={"special": {0: "<s>", 1: "</s>", 8: "<|pad|>"}},
+            draft_tokenizer={"special": {0: "<s>", 1: "</s>", 8: "<|reserved|>"}},
+        ),
+        Change(
+            target_tokenizer={"special": {0: "<s>", 1: "</s>", 8: "<|pad|>"}},
+            draft_tokenizer={"special": {0: "<s>", 1: "</s>", 8: "<|pad|>"}, "normalizer": {"type": "NFC"}},
+        ),
+    ),
+    "PAIR-SEGMENTATION": Case(
+        Change(draft_tokenizer={"merges": ["b c", "a b", "a bc"]}),
+        Change(draft_tokenizer={"merges": [["a", "b"], ["b", "c"], ["a", "bc"]]}),
+    ),
+    "PAIR-DRAFT-IDS": Case(
+        Change(target_tokenizer={"special": {0: "<s>", 1: "</s>", 40: "<|x|>"}}, draft={"vocab_size": 40}),
+        Change(target_tokenizer={"special": {0: "<s>", 1: "</s>", 40: "<|x|>"}}, draft={"vocab_size": 41}),
+    ),
+    "PAIR-TARGET-IDS": Case(
+        Change(draft_tokenizer={"special": {0: "<s>", 1: "</s>", 40: "<|x|>"}}, target={"vocab_size": 40}),
+        Change(draft_tokenizer={"special": {0: "<s>", 1: "</s>", 40: "<|x|>"}}, target={"vocab_size": 41}),
+    ),
+    "PAIR-EXTRA": Case(
+        Change(target_tokenizer={"special": {0: "<s>", 1: "</s>", 9: "<think>"}}),
+        Change(draft_tokenizer={"special": {0: "<s>", 1: "</s>", 9: "<think>"}}),
+    ),
+    "PAIR-VOCAB": Case(
+        Change(yaml={"speculation.acceptance": "logits"}, target={"vocab_size": 152064}, draft={"vocab_size": 151936}),
+        Change(yaml={"speculation.acceptance": "logits"}, target={"vocab_size": 152064}, draft={"vocab_size": 152064}),
+    ),
+    "PAIR-PADDED": Case(
+        Change(target={"vocab_size": 152064}, draft={"vocab_size": 151936}),
+        Change(target={"vocab_size": 152064}, draft={"vocab_size": 152064}),
+    ),
+    "TOK-BEYOND": Case(
+        Change(target_tokenizer={"special": {0: "<s>", 1: "</s>", 128256: "<|x|>"}}),
+        Change(target_tokenizer={"special": {0: "<s>", 1: "</s>", 128255: "<|x|>"}}),
+    ),
+    "PAIR-TEMPLATE": Case(
+        Change(draft_tokenizer={"settings": {"chat_template": "{{ a }}"}}),
+        Change(
+            draft_tokenizer={"settings": {"chat_template": "{{ a }}"}},
+            target_tokenizer={"settings": {"chat_template": "{{ a }}"}},
+        ),
+    ),
+    "SPEC-REUSE": Case(yaml(kv_cache__reuse=False), alone(kv_cache__reuse=False)),
+    "SPEC-BATCH": Case(yaml(limits__max_batch_size=65), yaml(limits__max_batch_size=64)),
+    "SPEC-LENGTH": Case(
+        yaml(speculation__max_draft_len=8, limits__max_output_len=8),
+        yaml(speculation__max_draft_len=7, limits__max_output_len=8),
+    ),
+    "SPEC-LAUNCH": Case(yaml(target__tensor_parallel=4), yaml(target__tensor_parallel=1)),
+    "SPEC-DRAFT-TP": Case(yaml(draft__tensor_parallel=4), yaml(draft__tensor_parallel=2)),
+    "SPEC-DRAFT-SIZE": Case(Change(draft={**LLAMA_70B, "num_hidden_layers": 16}), Change()),
+    "KV-DTYPE": Case(yaml(kv_cache__dtype="int4"), yaml(kv_cache__dtype="int4", backend="reference")),
+    "KV-FP8-SM": Case(
+        yaml(kv_cache__dtype="fp8", gpu__name="a100"),
+        yaml(kv_cache__dtype="fp8", gpu__name="a100", backend="reference"),
+    ),
+    "KV-COMBO": Case(
+        yaml(kv_cache__dtype="fp8", target__quantization="int8_weight_only"),
+        yaml(kv_cache__dtype="int8", target__quantization="int8_weight_only"),
+    ),
+    "KV-FP8-FMHA": Case(yaml(kv_cache__dtype="fp8"), yaml(kv_cache__dtype="fp8", target__quantization="fp8")),
+    "KV-INT8-SPEC": Case(yaml(kv_cache__dtype="int8"), alone(kv_cache__dtype="int8")),
+    "KV-REUSE-LOST": Case(alone(kv_cache__dtype="int8"), alone(kv_cache__dtype="int8", kv_cache__reuse=False)),
+    "KV-FP8-BIAS": Case(
+        Change(yaml={"kv_cache.dtype": "fp8", "target": FP8}, target=QWEN, target_family="qwen2"),
+        Change(yaml={"kv_cache.dtype": "fp8", "target": FP8}, target={**QWEN, "head_dim": 128}, target_family="qwen3"),
+    ),
+    "KV-WINDOW-REUSE": Case(
+        Change(target_family="mistral", target={"sliding_window": 3071}),
+        Change(target_family="mistral", target={"sliding_window": 3072}),
+    ),
+    "SINK-SPEC": Case(yaml(attention_sinks=SINKS), alone(attention_sinks=SINKS)),
+    "SINK-VERSION": Case(
+        alone(attention_sinks=SINKS, tensorrt_llm="1.0.0"), alone(attention_sinks=SINKS, tensorrt_llm="0.21.0")
+    ),
+    "SINK-IGNORED": Case(
+        yaml(attention_sinks=SINKS, backend="llmapi"), yaml(attention_sinks=ROLLING, backend="llmapi")
+    ),
+    "SINK-ARCH": Case(
+        Change(yaml={"attention_sinks": SINKS, "tensorrt_llm": "0.21.0"}, target=QWEN, target_family="qwen2"),
+        Change(yaml={"attention_sinks": SINKS, "tensorrt_llm": "0.21.0"}),
+    ),
+    "SINK-REUSE": Case(
+        alone(attention_sinks=SINKS, tensorrt_llm="0.21.0"),
+        alone(attention_sinks=SINKS, tensorrt_llm="0.21.0", kv_cache__reuse=False),
+    ),
+    "SINK-EVICT": Case(
+        yaml(attention_sinks={**ROLLING, "evict_tokens": 100}), yaml(attention_sinks={**ROLLING, "evict_tokens": 96})
+    ),
+    "SINK-UNREACHED": Case(
+        yaml(attention_sinks={**ROLLING, "window_tokens": 3069}),
+        yaml(attention_sinks={**ROLLING, "window_tokens": 3068}),
+    ),
+    "SINK-POSITIONS": Case(
+        Change(yaml={"attention_sinks": ROLLING}, draft={"max_position_embeddings": 1023}),
+        Change(yaml={"attention_sinks": ROLLING}, draft={"max_position_embeddings": 1024}),
+    ),
+    "LIMIT-POSITIONS": Case(
+        Change(draft={"max_position_embeddings": 2048}),
+        Change(
+            draft={"max_position_embeddings": 2048, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+        ),
+    ),
+    "LIMIT-WRITTEN": Case(yaml(), alone()),
+    "LLMAPI-PP": Case(
+        yaml(backend="llmapi", target__pipeline_parallel=2), alone(backend="llmapi", target__pipeline_parallel=2)
+    ),
+    "LLMAPI-LOGITS": Case(
+        yaml(backend="llmapi", speculation__acceptance="logits"),
+        yaml(backend="llmapi", speculation__acceptance="token"),
+    ),
+    "LLMAPI-REUSE": Case(yaml(backend="llmapi"), yaml(backend="llmapi", tensorrt_llm="1.3.0rc29")),
+    "LLMAPI-DRAFT-TP": Case(
+        yaml(backend="llmapi", target__tensor_parallel=4),
+        yaml(backend="llmapi", target__tensor_parallel=4, draft__tensor_parallel=4),
+    ),
+    "REFERENCE-LIMIT": Case(
+        yaml(backend="reference", kv_cache__dtype="fp8"), yaml(backend="reference", kv_cache__dtype="auto")
+    ),
+}
+
+
+def codes(folder: Path, change: Change) -> set[str]:
+    return {finding.code for finding in run_rules(CONFIG_RULES, deployment_of(folder, change), "pair.yaml")}
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {rule.code for rule in CONFIG_RULES} == set(CASES)
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_a_rule_triggers_on_its_case(code: str, tmp_path: Path) -> None:
+    assert code in codes(tmp_path, CASES[code].trigger)
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_a_rule_stays_silent_when_it_only_comes_close(code: str, tmp_path: Path) -> None:
+    assert code not in codes(tmp_path, CASES[code].close)
+
+
+def test_the_base_deployment_is_sound(tmp_path: Path) -> None:
+    findings = run_rules(CONFIG_RULES, deployment_of(tmp_path, Change()), "pair.yaml")
+    assert {(finding.code, finding.severity) for finding in findings} == {("LIMIT-WRITTEN", "note")}
+
+
+def test_a_small_target_gives_the_legal_numbers_of_ranks(tmp_path: Path) -> None:
+    change = Change(yaml={"target.tensor_parallel": 8, "gpu.count": 8}, target=QWEN)
+    findings = run_rules(CONFIG_RULES, deployment_of(tmp_path, change), "pair.yaml")
+    (finding,) = [finding for finding in findings if finding.code == "MODEL-TP"]
+    assert finding.where == "pair.yaml:target.tensor_parallel"
+    assert "28 attention heads" in finding.cause
+    assert finding.fix == "write tensor_parallel: one of 1, 2, 4"
+
+
+def test_the_sink_and_draft_conflict_is_explained_as_a_chain(tmp_path: Path) -> None:
+    findings = run_rules(CONFIG_RULES, deployment_of(tmp_path, yaml(attention_sinks=SINKS)), "pair.yaml")
+    cause = next(finding.cause for finding in findings if finding.code == "SINK-SPEC")
+    steps = ["--streamingllm", "use_paged_context_fmha", "cannot reuse", "refuses to load"]
+    positions = [cause.index(step) for step in steps]
+    assert positions == sorted(positions)

@@ -1,0 +1,52 @@
+"""Bytes of keys and values: per token, per sequence, per policy of what is kept. Knows no GPU."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from trtkit.checkpoints.model_spec import ModelSpec
+from trtkit.planning.split import Split
+from trtkit.planning.weights import DTYPE_BYTES
+
+Keep = Literal["all", "sinks and window", "heavy hitters"]
+# Bytes of one key or value element; int4 packs two.
+_KV_BYTES = {"fp8": Fraction(1), "int8": Fraction(1), "int4": Fraction(1, 2)}
+# H2O keeps a tenth of the tokens as heavy hitters and a tenth as the most recent ones (arXiv 2306.14048, section 5).
+HEAVY_FRACTION = Fraction(1, 5)
+
+
+@dataclass(frozen=True)
+class KvPolicy:
+    """What is kept of a sequence, and how it is stored.
+
+    kept_tokens bounds a sequence for "sinks and window" (sinks plus window) and "heavy hitters" (budget). block_size:
+    tokens per block; every sequence rounds up to whole blocks.
+    """
+
+    kv_dtype: str
+    block_size: int
+    keep: Keep = "all"
+    kept_tokens: int | None = None
+
+    def tokens_held(self, sequence_tokens: int) -> int:
+        """Token slots that a sequence of this length occupies."""
+        held = sequence_tokens if self.kept_tokens is None else min(sequence_tokens, self.kept_tokens)
+        return -(-held // self.block_size) * self.block_size
+
+
+def kv_bytes_per_token(spec: ModelSpec, model_dtype: str, kv_dtype: str) -> int:
+    """Keys and values of one token in all layers: 2 * layers * KV heads * head_dim * bytes per element."""
+    elements = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim
+    return int(elements * _KV_BYTES.get(kv_dtype, Fraction(DTYPE_BYTES[model_dtype])))
+
+
+def kv_bytes_per_token_of_rank(spec: ModelSpec, split: Split, model_dtype: str, kv_dtype: str) -> int:
+    """The same for the rank with the most layers; a KV head shared by several ranks is held by each."""
+    layers = max(len(split.layers(rank, spec.num_layers)) for rank in range(split.num_ranks))
+    elements = 2 * layers * split.kv_heads(spec.num_kv_heads) * spec.head_dim
+    return int(elements * _KV_BYTES.get(kv_dtype, Fraction(DTYPE_BYTES[model_dtype])))
+
+
+def heavy_hitters(kv_dtype: str, block_size: int, sequence_tokens: int) -> KvPolicy:
+    """H2O's budget: a fifth of the sequence."""
+    return KvPolicy(kv_dtype, block_size, "heavy hitters", max(1, int(sequence_tokens * HEAVY_FRACTION)))

@@ -1,0 +1,182 @@
+"""Plan: the prediction for a whole deployment, assembled from its models. Knows the arithmetic's parts, no output."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trtkit.checkpoints.model_spec import ModelSpec
+from trtkit.config.schema import BuildConfig, DraftTarget
+from trtkit.planning.gpus import GpuModel
+from trtkit.planning.host import ConvertedModel, HostNeed, host_need
+from trtkit.planning.kv_cache import KvPolicy, heavy_hitters
+from trtkit.planning.memory import Fit, fit
+from trtkit.planning.model_plan import ModelPlan, model_plan
+from trtkit.planning.rolling import RollingCost, rolling_cost
+from trtkit.planning.speculation import (
+    ACCEPTANCES,
+    DEFAULT_ACCEPTANCE,
+    DRAFT_LENGTHS,
+    Gain,
+    RoundCosts,
+    best_draft_len,
+    break_even,
+    chance_of,
+    gain,
+)
+
+_ALTERNATIVE_KV = ("auto", "fp8", "int8", "int4")
+_LARGEST_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class PlanInput:
+    """What a plan may know besides the YAML.
+
+    gpu None means a CPU deployment: then memory_bytes is the host's, and no times are predicted. context_tokens: the
+    earlier tokens of a sequence in the predictions of time. acceptance_rate: accepted / drafted tokens as measured at
+    the draft length of the YAML, None to assume a chance of 0.7 per token.
+    """
+
+    gpu: GpuModel | None
+    memory_bytes: int | None
+    context_tokens: int = 0
+    acceptance_rate: float | None = None
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """How many sequences would fit with another KV cache."""
+
+    kv_dtype: str
+    keep: str
+    kv_bytes_per_sequence: int
+    max_sequences: int
+
+
+@dataclass(frozen=True)
+class SpeculationPlan:
+    """The prediction for drafting.
+
+    draft_cost: one draft step relative to one target pass. chance: per-token acceptance that the recommendation
+    assumes. break_even: the chance above which the YAML's draft length pays. crossover_batch: sequences in flight from
+    which it no longer does, None when that is beyond 1024 or no GPU is known.
+    """
+
+    draft_cost: float
+    chance: float
+    gains: tuple[Gain, ...]
+    recommended: int
+    break_even: float | None
+    crossover_batch: int | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything `trtkit plan` says. shared: draft and target are on the same GPUs."""
+
+    config: BuildConfig
+    given: PlanInput
+    models: Mapping[str, ModelPlan]
+    shared: bool
+    fit: Fit | None
+    alternatives: tuple[Alternative, ...]
+    speculation: SpeculationPlan | None
+    rolling: RollingCost | None
+    host: HostNeed
+
+    @property
+    def kv_bytes_per_sequence(self) -> int:
+        """What one of the longest sequences takes in all models together."""
+        return sum(model.kv_bytes_per_sequence for model in self.models.values())
+
+
+def make_plan(config: BuildConfig, specs: Mapping[str, ModelSpec], given: PlanInput) -> Plan:
+    """Predict a deployment. `specs` has every role of the config."""
+    models = {role: model_plan(role, specs[role], config) for role in config.models}
+    shared = _shares_gpus(config, models)
+    groups = tuple(models.values()) if shared else (models["target"],)
+    engines = config.backend in ("engine", "auto")
+    converted = [ConvertedModel(model.spec, model.weights, model.rank_bytes) for model in models.values()]
+    return Plan(
+        config=config,
+        given=given,
+        models=models,
+        shared=shared,
+        fit=_fit(given, groups, None),
+        alternatives=tuple(_alternatives(config, given, groups)),
+        speculation=_speculation(config, models, given),
+        rolling=rolling_cost(config, models["target"], given.gpu),
+        host=host_need(converted, engines=engines),
+    )
+
+
+def _shares_gpus(config: BuildConfig, models: Mapping[str, ModelPlan]) -> bool:
+    """Whether the draft has to live on the target's GPUs because there are not enough for both."""
+    if len(models) < 2:
+        return False
+    count = config.gpu.count if config.gpu else 1
+    return sum(model.split.num_ranks for model in models.values()) > count
+
+
+def _fit(given: PlanInput, models: Sequence[ModelPlan], policy: KvPolicy | None) -> Fit | None:
+    memory = given.gpu.memory_bytes if given.gpu else given.memory_bytes
+    return fit(memory, tuple(model.share(policy) for model in models)) if memory is not None else None
+
+
+def _alternatives(config: BuildConfig, given: PlanInput, models: Sequence[ModelPlan]) -> list[Alternative]:
+    block_size, longest = config.kv_cache.block_size, models[0].limits.built_max_seq_len
+    sinks = config.attention_sinks
+    kept = sinks.sink_tokens + sinks.window_tokens if sinks else max(block_size, longest // 4)
+    found = []
+    for kv_dtype in _ALTERNATIVE_KV:
+        for policy in (
+            KvPolicy(kv_dtype, block_size),
+            KvPolicy(kv_dtype, block_size, "sinks and window", kept),
+            heavy_hitters(kv_dtype, block_size, longest),
+        ):
+            solution = _fit(given, models, policy)
+            per_sequence = sum(model.share(policy).kv_bytes_per_sequence for model in models)
+            if solution is not None:
+                found.append(Alternative(kv_dtype, policy.keep, per_sequence, solution.sequences))
+    return found
+
+
+def round_costs(target: ModelPlan, draft: ModelPlan, given: PlanInput, sequences: int = 1) -> RoundCosts:
+    """Costs relative to a plain target pass: from the roofline, or without a GPU from the bytes that are read."""
+    gpu, context = given.gpu, given.context_tokens
+    if gpu is None:
+        return RoundCosts(draft.cost.weight_bytes / target.cost.weight_bytes, lambda _: 1.0)
+    plain = target.token_ms(gpu, context, sequences=sequences)
+    step = draft.token_ms(gpu, context, sequences=sequences)
+
+    def verify(draft_len: int) -> float:
+        return target.token_ms(gpu, context, sequences=sequences, new_tokens=draft_len + 1) / plain
+
+    return RoundCosts(step / plain, verify)
+
+
+def _speculation(config: BuildConfig, models: Mapping[str, ModelPlan], given: PlanInput) -> SpeculationPlan | None:
+    if not isinstance(config.speculation, DraftTarget):
+        return None
+    target, draft, draft_len = models["target"], models["draft"], config.speculation.max_draft_len
+    costs = round_costs(target, draft, given)
+    measured = given.acceptance_rate
+    chance = DEFAULT_ACCEPTANCE if measured is None else chance_of(measured, draft_len)
+    rates = sorted({*ACCEPTANCES, round(chance, 4)})
+    return SpeculationPlan(
+        draft_cost=costs.draft_step,
+        chance=chance,
+        gains=tuple(gain(rate, length, costs) for rate in rates for length in DRAFT_LENGTHS),
+        recommended=best_draft_len(chance, costs),
+        break_even=break_even(draft_len, costs),
+        crossover_batch=_crossover(target, draft, given, chance, draft_len),
+    )
+
+
+def _crossover(target: ModelPlan, draft: ModelPlan, given: PlanInput, chance: float, draft_len: int) -> int | None:
+    """The smallest batch at which this draft length no longer pays."""
+    if given.gpu is None:
+        return None
+    for sequences in range(1, _LARGEST_BATCH + 1):
+        if gain(chance, draft_len, round_costs(target, draft, given, sequences)).speedup <= 1:
+            return sequences
+    return None

@@ -1,0 +1,50 @@
+"""Time of one pass from bytes and operations. Knows rates of data sheets; kernels, launches and networks are left out.
+
+A pass takes as long as its memory traffic or its arithmetic, whichever is longer (Williams et al., Roofline, 2009).
+The result is a lower bound: real kernels reach 60 to 90 % of it, and small models wait for launches.
+"""
+
+from dataclasses import dataclass
+
+from trtkit.checkpoints.model_spec import ModelSpec
+from trtkit.planning.gpus import GpuModel
+from trtkit.planning.split import Split
+from trtkit.planning.weights import WeightFormat, decode_bytes, decode_flops
+
+_FP8_RATE = frozenset({"fp8", "fp8_rowwise", "w4a8_awq", "int8_smoothquant", "nvfp4"})
+
+
+@dataclass(frozen=True)
+class PassCost:
+    """What one model reads and computes per pass; everything is of the whole model.
+
+    weight_bytes once per pass, kv_bytes_per_token once per token of context and sequence, flops per new token. ranks:
+    GPUs that share each of them.
+    """
+
+    weight_bytes: int
+    kv_bytes_per_token: int
+    flops_per_token: int
+    ranks: int
+    fp8_compute: bool
+
+
+def pass_cost(spec: ModelSpec, weights: WeightFormat, split: Split, kv_bytes_per_token: int) -> PassCost:
+    """The cost of a model stored in a format."""
+    # Pipeline stages work one after another on one token: they share memory, not time.
+    return PassCost(
+        weight_bytes=decode_bytes(spec, weights),
+        kv_bytes_per_token=kv_bytes_per_token,
+        flops_per_token=decode_flops(spec),
+        ranks=split.tensor,
+        fp8_compute=weights.quantization in _FP8_RATE,
+    )
+
+
+def pass_ms(cost: PassCost, gpu: GpuModel, *, sequences: int, new_tokens: int, context_tokens: int) -> float:
+    """Milliseconds of one pass over `sequences`, each with `new_tokens` new and `context_tokens` earlier tokens."""
+    traffic = cost.weight_bytes + sequences * context_tokens * cost.kv_bytes_per_token
+    flops = sequences * new_tokens * cost.flops_per_token
+    rate = gpu.fp8_flops if cost.fp8_compute and gpu.fp8_flops else gpu.fp16_flops
+    seconds = max(traffic / gpu.bandwidth_bytes_per_s, flops / rate) / cost.ranks
+    return 1000 * seconds

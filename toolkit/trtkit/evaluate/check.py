@@ -14,10 +14,13 @@ Pass = Literal["cold", "repeated"]
 
 @dataclass(frozen=True)
 class PlannedRequest:
-    """One request of the check; the first one for a prompt is cold, later ones find its prefix in the cache."""
+    """One request of the check; the first one for a prompt is cold, later ones find its prefix in the cache.
+
+    draft_len 0 is speculation off, None what the deployment does by itself.
+    """
 
     answer: RecordedAnswer
-    draft_len: int
+    draft_len: int | None
     cache: Pass
 
 
@@ -27,7 +30,7 @@ class CheckedCase:
 
     name: str
     group: str
-    draft_len: int
+    draft_len: int | None
     cache: Pass
     comparison: Comparison
     generation: Generation
@@ -74,7 +77,7 @@ class CheckResult:
         return [case for case in drafting if (case.name, case.draft_len) in cold]
 
 
-def plan_requests(answers: Sequence[RecordedAnswer], draft_lens: Sequence[int]) -> Iterator[PlannedRequest]:
+def plan_requests(answers: Sequence[RecordedAnswer], draft_lens: Sequence[int | None]) -> Iterator[PlannedRequest]:
     """Each prompt with every draft length, then once more with the first of them.
 
     Which draft length meets the prompt cold changes from prompt to prompt, so that every one of them does.

@@ -2,9 +2,9 @@
 
 import inspect
 import platform
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,31 +13,23 @@ import transformers
 from torch import Tensor
 
 from trtkit import __version__
-from trtkit.errors import CheckpointError, RequestError
-from trtkit.evaluate.prompts import Prompt
+from trtkit.checkpoints.weights import open_weights
+from trtkit.errors import CheckpointError
 from trtkit.evaluate.record import OracleStep
+from trtkit.evaluate.tolerance import Dtype
 
 TOP_K = 64
 _DIGITS = 7  # float32 holds about seven decimal digits
 
 
-@dataclass(frozen=True)
-class EncodedPrompt:
-    """A prompt as the text a client sends and as the ids the model must see."""
-
-    text: str
-    prompt_ids: tuple[int, ...]
-
-
 class Oracle:
-    """A causal language model of transformers with its tokenizer.
+    """A causal language model of transformers.
 
     No padding, no batch, no code from the checkpoint: what it answers depends on the checkpoint and the dtype alone.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, dtype: str, weights_dtype: str) -> None:
-        self._model = model
-        self._tokenizer = tokenizer
+    def __init__(self, model: Any, dtype: Dtype, weights_dtype: str) -> None:
+        self.model = model
         self._head = model.get_output_embeddings().weight.detach()
         accepted = inspect.signature(model.forward).parameters
         # transformers 5.x renamed the argument and the output field, and warns about the old name.
@@ -47,7 +39,7 @@ class Oracle:
         self.weights_dtype = weights_dtype
 
     @classmethod
-    def load(cls, folder: Path, *, dtype: str = "float32", device: str = "cpu") -> Self:
+    def load(cls, folder: Path, *, dtype: Dtype = "float32", device: str = "cpu") -> Self:
         """Load a Hugging Face folder. Raises CheckpointError when transformers cannot."""
         offline = {"local_files_only": True, "trust_remote_code": False}
         try:
@@ -57,21 +49,19 @@ class Oracle:
                 model = auto.from_pretrained(
                     folder, config=config, dtype=getattr(torch, dtype), use_safetensors=True, **offline
                 ).to(device)
-            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **offline)
         except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
             raise CheckpointError(
                 f"transformers cannot load it: {error}",
-                "check that the folder holds config.json, safetensors and tokenizer files of a supported architecture",
+                "check that the folder holds config.json and safetensors of an architecture that transformers knows",
                 code="ORACLE-LOAD",
                 where=str(folder),
             ) from error
-        weights_dtype = str(config.dtype or torch.float32).removeprefix("torch.")
-        return cls(model.eval(), tokenizer, dtype, weights_dtype)
+        return cls(model.eval(), dtype, _stored_dtype(folder))
 
     @property
     def num_layers(self) -> int:
         """Decoder layers."""
-        return int(self._model.config.get_text_config().num_hidden_layers)
+        return int(self.model.config.get_text_config().num_hidden_layers)
 
     @property
     def hidden_size(self) -> int:
@@ -98,28 +88,6 @@ class Oracle:
             "python": platform.python_version(),
         }
 
-    def encode(self, prompt: Prompt) -> EncodedPrompt:
-        """Render the chat template where there are messages, and tokenize as the checkpoint's tokenizer does.
-
-        Raises RequestError for chat messages without a chat template, and for a prompt without tokens.
-        """
-        if prompt.text is not None:
-            text, prompt_ids = prompt.text, self._tokenizer(prompt.text)["input_ids"]
-        else:
-            text = self._render_chat(prompt)
-            prompt_ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        if not prompt_ids:
-            raise RequestError(f"{prompt.name} has no tokens", "give a prompt that is not empty")
-        return EncodedPrompt(text, tuple(prompt_ids))
-
-    def _render_chat(self, prompt: Prompt) -> str:
-        if not self._tokenizer.chat_template:
-            raise RequestError(
-                f"{prompt.name}: the tokenizer has no chat template", 'give "text" instead of "messages"'
-            )
-        messages = [{"role": role, "content": content} for role, content in prompt.messages]
-        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-
     def answer(
         self, prompt_ids: Sequence[int], max_new_tokens: int, end_ids: Sequence[int]
     ) -> Iterator[tuple[int, OracleStep]]:
@@ -136,19 +104,35 @@ class Oracle:
             pending = [token]
 
     @torch.inference_mode()
+    def states(self, token_ids: Sequence[int]) -> Tensor:
+        """The states that enter the head after each of the tokens, in one pass.
+
+        T tokens, D hidden size:  returns [T, D] in float32
+        """
+        with self._watched_head() as seen:
+            self.model(input_ids=torch.tensor([list(token_ids)], device=self._head.device))
+        return seen[-1][0].float()
+
+    @torch.inference_mode()
     def _forward(self, token_ids: Sequence[int], cache: Any) -> tuple[Tensor, Tensor, Any]:
         """One pass over token_ids after what the cache holds: the last state, its logits, the cache.
 
         D hidden size, V vocabulary:  state [D], logits [V]
         """
+        ids = torch.tensor([list(token_ids)], device=self._head.device)
+        with self._watched_head() as seen:
+            out = self.model(input_ids=ids, use_cache=True, **{self._cache_name: cache}, **self._last_only)
+        return seen[-1][0, -1], out.logits[0, -1], out[self._cache_name]
+
+    @contextmanager
+    def _watched_head(self) -> Iterator[list[Tensor]]:
+        """A list that receives what enters the head."""
         seen: list[Tensor] = []
-        hook = self._model.get_output_embeddings().register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+        hook = self.model.get_output_embeddings().register_forward_pre_hook(lambda _, args: seen.append(args[0]))
         try:
-            ids = torch.tensor([list(token_ids)], device=self._head.device)
-            out = self._model(input_ids=ids, use_cache=True, **{self._cache_name: cache}, **self._last_only)
+            yield seen
         finally:
             hook.remove()
-        return seen[-1][0, -1], out.logits[0, -1], out[self._cache_name]
 
     @torch.inference_mode()
     def _describe(self, state: Tensor, logits: Tensor) -> OracleStep:
@@ -163,6 +147,14 @@ class Oracle:
             gaps=tuple(_rounded(gap) for gap in (wide[order[0]] - wide[order]).tolist()),
             distances=tuple(_rounded(distance) for distance in (rows[:1] - rows).norm(dim=1).tolist()),
         )
+
+
+def _stored_dtype(folder: Path) -> str:
+    """The dtype that most of the checkpoint's weights are stored in."""
+    num_elements: Counter[str] = Counter()
+    for tensor in open_weights(folder).values():
+        num_elements[tensor.dtype] += tensor.num_elements
+    return num_elements.most_common(1)[0][0]
 
 
 @contextmanager

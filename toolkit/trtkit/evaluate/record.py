@@ -9,6 +9,7 @@ from typing import Any
 
 from trtkit.artifacts import disk_error, write_text
 from trtkit.errors import InputError
+from trtkit.evaluate.tolerance import Dtype
 
 SCHEMA = "trtkit.parity-record/1"
 
@@ -60,7 +61,7 @@ class RecordHeader:
 
     checkpoint: str
     digest: str
-    dtype: str
+    dtype: Dtype
     weights_dtype: str
     num_layers: int
     hidden_size: int
@@ -82,11 +83,15 @@ class SkippedPrompt:
 
 @dataclass(frozen=True)
 class ParityRecord:
-    """A header, the answers, and the prompts that were left out. Greedy, so there is no seed."""
+    """A header, the answers, and the prompts that were left out. Greedy, so there is no seed.
+
+    conditioning is how strongly the weights amplify rounding, measured on these answers (conditioning.py).
+    """
 
     header: RecordHeader
     answers: tuple[RecordedAnswer, ...]
     skipped: tuple[SkippedPrompt, ...] = ()
+    conditioning: float = 1.0
 
     def covers(self, prompt_keys: Iterable[str]) -> bool:
         """Whether each of these prompts is answered here, or was left out for a reason."""
@@ -144,7 +149,12 @@ class RecordJournal:
 
 def write_record(path: Path, record: ParityRecord) -> None:
     """Write the record whole or not at all. Raises BuildError when the disk is full."""
-    document = {"schema": SCHEMA, "header": asdict(record.header), "skipped": [asdict(s) for s in record.skipped]}
+    document = {
+        "schema": SCHEMA,
+        "header": asdict(record.header),
+        "conditioning": record.conditioning,
+        "skipped": [asdict(left_out) for left_out in record.skipped],
+    }
     # One answer a line: small enough to read with a pager, and a diff names the prompt.
     answers = ",\n".join(json.dumps(asdict(answer)) for answer in record.answers)
     head = json.dumps(document, indent=1).removesuffix("\n}")
@@ -162,7 +172,7 @@ def read_record(path: Path) -> ParityRecord:
             raise ValueError(f"schema {document['schema']!r}, this version reads {SCHEMA!r}")
         answers = tuple(_answer_of(row) for row in document["answers"])
         skipped = tuple(SkippedPrompt(**row) for row in document["skipped"])
-        return ParityRecord(_header_of(document["header"]), answers, skipped)
+        return ParityRecord(_header_of(document["header"]), answers, skipped, document["conditioning"])
     except OSError as error:
         raise InputError(
             f"cannot read the parity record: {error.strerror}", "run trtkit parity record first", where=str(path)

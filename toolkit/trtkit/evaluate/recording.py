@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtkit.errors import InputError, RequestError
-from trtkit.evaluate.oracle import EncodedPrompt, Oracle
+from trtkit.evaluate.conditioning import measure_conditioning
+from trtkit.evaluate.encoding import EncodedPrompt, PromptEncoder
+from trtkit.evaluate.oracle import Oracle
 from trtkit.evaluate.prompts import Prompt
 from trtkit.evaluate.record import (
     ParityRecord,
@@ -24,6 +26,7 @@ class RecordRequest:
     """What to ask, of which checkpoint; max_input_len is the longest prompt that the deployment takes."""
 
     checkpoint: str
+    folder: Path
     digest: str
     prompts: Sequence[Prompt]
     end_ids: tuple[int, ...]
@@ -31,26 +34,29 @@ class RecordRequest:
     max_input_len: int | None = None
 
 
-def make_record(oracle: Oracle, request: RecordRequest, path: Path, on_progress: OnProgress = silent) -> ParityRecord:
-    """Record the oracle's answers at `path`; answers that stand there under the same header are kept.
+def make_record(
+    oracle: Oracle, encoder: PromptEncoder, request: RecordRequest, path: Path, on_progress: OnProgress = silent
+) -> ParityRecord:
+    """Add the oracle's answers to the record at `path`; a record with another header is replaced.
 
     Prompts the checkpoint cannot take (chat without a template, too long) are left out and listed. Raises InputError
     when nothing is left, BuildError when the disk is full.
     """
     header = _header(oracle, request)
-    encoded, skipped = _encode(oracle, request)
+    encoded, skipped = encode_prompts(encoder, request.prompts, request.max_input_len)
     journal = RecordJournal(path, header)
-    known = _standing_answers(path, header) | journal.answers
-    answers = []
+    standing = _standing_record(path, header)
+    known = {answer.prompt_key: answer for answer in standing.answers} | journal.answers
     for done, (prompt, sent) in enumerate(encoded):
         on_progress(Progress("oracle", done, len(encoded), "prompts"))
-        answer = known.get(prompt.key)
-        if answer is None:
-            answer = _ask(oracle, prompt, sent, header)
-            journal.append(answer)
-        answers.append(answer)
+        if prompt.key not in known:
+            known[prompt.key] = _ask(oracle, prompt, sent, header)
+            journal.append(known[prompt.key])
     on_progress(Progress("oracle", len(encoded), len(encoded), "prompts"))
-    record = ParityRecord(header, tuple(answers), tuple(skipped))
+    skipped += [left_out for left_out in standing.skipped if left_out not in skipped]
+    sequences = [((*answer.prompt_ids, *answer.token_ids), len(answer.token_ids)) for answer in known.values()]
+    conditioning = measure_conditioning(oracle, request.folder, sequences, on_progress)
+    record = ParityRecord(header, tuple(known.values()), tuple(skipped), conditioning)
     write_record(path, record)
     journal.close()
     return record
@@ -72,12 +78,15 @@ def _header(oracle: Oracle, request: RecordRequest) -> RecordHeader:
     )
 
 
-def _encode(oracle: Oracle, request: RecordRequest) -> tuple[list[tuple[Prompt, EncodedPrompt]], list[SkippedPrompt]]:
+def encode_prompts(
+    encoder: PromptEncoder, prompts: Sequence[Prompt], max_input_len: int | None
+) -> tuple[list[tuple[Prompt, EncodedPrompt]], list[SkippedPrompt]]:
+    """The prompts that can be asked, and those that cannot with the reason. Raises InputError when none can."""
     encoded, skipped = [], []
-    for prompt in request.prompts:
+    for prompt in prompts:
         try:
-            sent = oracle.encode(prompt)
-            _refuse_long(prompt, sent, request.max_input_len)
+            sent = encoder.encode(prompt)
+            _refuse_long(prompt, sent, max_input_len)
         except RequestError as error:
             skipped.append(SkippedPrompt(prompt.name, prompt.key, error.cause))
         else:
@@ -96,13 +105,13 @@ def _refuse_long(prompt: Prompt, sent: EncodedPrompt, max_input_len: int | None)
         )
 
 
-def _standing_answers(path: Path, header: RecordHeader) -> dict[str, RecordedAnswer]:
-    """The answers of an earlier record with the same header; none when there is no such record."""
+def _standing_record(path: Path, header: RecordHeader) -> ParityRecord:
+    """The earlier record, if it has the same header; else an empty one."""
     try:
         record = read_record(path)
     except InputError:
-        return {}
-    return {answer.prompt_key: answer for answer in record.answers} if record.header == header else {}
+        return ParityRecord(header, ())
+    return record if record.header == header else ParityRecord(header, ())
 
 
 def _ask(oracle: Oracle, prompt: Prompt, sent: EncodedPrompt, header: RecordHeader) -> RecordedAnswer:

@@ -12,8 +12,8 @@ from trtkit.evaluate.tolerance import DEVIATIONS, NumericProfile
 
 SCHEMA = "trtkit.parity-report/1"
 FORMULA = (
-    "tolerance = {deviations:g} * state_error * |h| * |w_a - w_b| / sqrt(hidden_size) + 2 * u * |logit|; "
-    "state_error = {state_error:.3g} for {dtype}, {num_layers} layers, hidden size {hidden_size}"
+    "tolerance = {deviations:g} * state_error * |h| * |w_a - w_b| / sqrt({hidden_size}) + {logit_error:.3g} * |logit|; "
+    "state_error = {state_error:.3g} for {dtype}, {num_layers} layers, conditioning {conditioning:.3g}"
 )
 
 
@@ -62,7 +62,8 @@ def parity_document(result: CheckResult, context: ParityContext) -> dict[str, An
 
 def formula_of(profile: NumericProfile) -> str:
     """How the tolerance was derived, with this deployment's numbers."""
-    return FORMULA.format(deviations=DEVIATIONS, state_error=profile.state_error, **asdict(profile))
+    derived = {"state_error": profile.state_error, "logit_error": 2 * profile.logit_error}
+    return FORMULA.format(deviations=DEVIATIONS, **derived, **asdict(profile))
 
 
 def _case(case: CheckedCase) -> dict[str, Any]:

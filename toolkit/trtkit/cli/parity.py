@@ -1,0 +1,124 @@
+"""`trtkit parity`."""
+
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from trtkit.builds import open_build
+from trtkit.cli.output import Output, with_output
+from trtkit.evaluate.deployment import parse_target
+from trtkit.evaluate.parity_run import CheckOptions, PromptChoice, check_parity, record_build, refuse_difference
+from trtkit.evaluate.record import ParityRecord
+from trtkit.evaluate.reports.junit import explain_case
+from trtkit.evaluate.reports.markdown import parity_summary
+from trtkit.evaluate.tolerance import Dtype
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_STYLES = {"identical": "green", "near-tie": "yellow", "different": "bold red"}
+
+
+@click.group()
+def command() -> None:
+    """Compare a deployment's greedy tokens with those of transformers on the original checkpoint."""
+
+
+def _prompt_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that choose prompts, the same for record and check."""
+    options = (
+        click.option("--prompts", type=_FILE, help="Text or JSONL file; default: the prompts that trtkit ships."),
+        click.option("--limit", type=click.IntRange(min=1), help="Only the first N prompts."),
+        click.option("--max-new-tokens", type=click.IntRange(min=1), help="Length of the answers."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@command.command()
+@click.argument("build", type=click.Path(path_type=Path))
+@_prompt_options
+@click.option("--dtype", type=click.Choice(get_args(Dtype)), default="float32", show_default=True, help="The oracle's.")
+@click.option("--device", default="cpu", show_default=True, help="Where the oracle runs, e.g. cuda.")
+@with_output
+def record(output: Output, build: Path, dtype: Dtype, device: str, **choice: Any) -> None:
+    """Ask transformers on BUILD's original target, and keep the answers in BUILD/parity/record.json.
+
+    An interrupted recording continues; prompts that are recorded already are not asked again.
+    """
+    kept = record_build(
+        open_build(build), PromptChoice(**choice), dtype=dtype, device=device, on_progress=output.progress
+    )
+    output.result(_record_document(kept, build), _recorded(kept, build))
+
+
+@command.command()
+@click.argument("target", metavar="BUILD|grpc://HOST:PORT")
+@_prompt_options
+@click.option("--record", type=_FILE, help="A record made earlier; needed for a URL.")
+@click.option("--draft-len", "draft_lens", type=click.IntRange(min=0), multiple=True, help="0 is off; repeatable.")
+@click.option("--dtype", type=click.Choice(get_args(Dtype)), default="bfloat16", help="Of a server given by URL.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="For the reports; default BUILD/parity.")
+@with_output
+def check(output: Output, target: str, **options: Any) -> None:
+    """Compare the served deployment with the record, which is made first if it is missing.
+
+    Each prompt is sent with speculation off and on, first cold and then again. A difference that the rounding of the
+    deployment's dtype explains is a near-tie. Exits with 1 when an answer is different.
+    """
+    choice = PromptChoice(*(options.pop(key) for key in ("prompts", "limit", "max_new_tokens")))
+    repeat = shlex.join(["trtkit", *sys.argv[1:]])
+    document = check_parity(
+        parse_target(target), CheckOptions(choice, **options, command=repeat), on_progress=output.progress
+    )
+    output.result(document, render(document))
+    refuse_difference(document)
+
+
+def render(document: Mapping[str, Any]) -> Group:
+    """One row per prompt, one line per difference, and the summary."""
+    columns = [_case_name(case) for case in max((p["cases"] for p in document["prompts"]), key=len, default=[])]
+    table = Table("prompt", "tokens", *([""] * len(columns)), "first difference", box=None, pad_edge=False)
+    for prompt in document["prompts"]:
+        cells = [Text(_case_name(case), style=_STYLES[case["verdict"]]) for case in prompt["cases"]]
+        tokens = str(max(case["num_tokens"] for case in prompt["cases"]))
+        reasons = dict.fromkeys(text for case in prompt["cases"] if (text := explain_case(case)))
+        table.add_row(prompt["name"], tokens, *cells, Text("\n".join(reasons)))
+    legend = Text.assemble(*((f"{verdict}  ", style) for verdict, style in _STYLES.items()))
+    notes = [Text(f"left out {skipped['name']}: {skipped['reason']}") for skipped in document["skipped"]]
+    return Group(table, legend, *notes, Text(_acceptance(document)), Text(parity_summary(document), style="bold"))
+
+
+def _case_name(case: Mapping[str, Any]) -> str:
+    speculation = {0: "plain", None: "default"}.get(case["draft_len"], f"K={case['draft_len']}")
+    return f"{speculation} {case['cache']}"
+
+
+def _acceptance(document: Mapping[str, Any]) -> str:
+    rates = {cache: rate for cache, rate in document["acceptance"].items() if rate is not None}
+    if not rates:
+        return "no drafts were made"
+    return "acceptance rate of the same prompts: " + ", ".join(f"{cache} {rate:.3f}" for cache, rate in rates.items())
+
+
+def _record_document(kept: ParityRecord, build: Path) -> dict[str, Any]:
+    return {
+        "schema": "trtkit.parity-recorded/1",
+        "record": str(build / "parity" / "record.json"),
+        "prompts": [{"name": a.name, "group": a.group, "num_tokens": len(a.token_ids)} for a in kept.answers],
+        "skipped": [{"name": left_out.name, "reason": left_out.reason} for left_out in kept.skipped],
+        "versions": dict(kept.header.versions),
+    }
+
+
+def _recorded(kept: ParityRecord, build: Path) -> str:
+    num_tokens = sum(len(answer.token_ids) for answer in kept.answers)
+    left_out = "".join(f"\nleft out {entry.name}: {entry.reason}" for entry in kept.skipped)
+    where = build / "parity" / "record.json"
+    return f"{len(kept.answers)} prompts, {num_tokens} tokens in {kept.header.dtype}: {where}{left_out}"

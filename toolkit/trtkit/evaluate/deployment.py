@@ -1,0 +1,56 @@
+"""From what the user names, a build directory or a URL, to an endpoint that answers. Knows servers, no prompts."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtkit.builds import Build, open_build
+from trtkit.errors import InputError
+from trtkit.evaluate.endpoint import Endpoint
+from trtkit.evaluate.triton_endpoint import TritonEndpoint
+from trtkit.progress import OnProgress, silent
+from trtkit.server.launch import ServerFolders
+from trtkit.server.state import find_running
+from trtkit.server.triton_server import TritonServer
+
+_SCHEME = "grpc://"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is checked or measured: a finished build, or the address (host:port) of a server somebody else runs."""
+
+    name: str
+    build: Build | None = None
+    address: str | None = None
+
+
+def parse_target(text: str) -> Target:
+    """Read BUILD or grpc://host:port. Raises InputError for anything else."""
+    if text.startswith(_SCHEME):
+        host, colon, port = text.removeprefix(_SCHEME).rpartition(":")
+        if not (colon and host and port.isdigit()):
+            raise InputError(f"{text} is no address", "write grpc://host:port", code="URL")
+        return Target(text, address=f"{host}:{port}")
+    if "://" in text:
+        raise InputError(f"{text} has a scheme that is not served", "write grpc://host:port", code="URL")
+    return Target(text, build=open_build(Path(text)))
+
+
+@contextmanager
+def open_endpoint(target: Target, clock_ns: Callable[[], int], on_progress: OnProgress = silent) -> Iterator[Endpoint]:
+    """The endpoint of a server at the given address, of the one that serves the build now, or of one started for it.
+
+    A server that was started here is stopped at the end. Raises ServerError and MissingToolError as the server does.
+    """
+    if target.address is not None:
+        yield TritonEndpoint(target.address, clock_ns)
+        return
+    assert target.build is not None, "a target has a build or an address"
+    running = find_running(ServerFolders(target.build.folder).state)
+    if running is not None:
+        yield TritonEndpoint(running.endpoints.grpc, clock_ns)
+        return
+    with TritonServer(target.build.folder, on_progress=on_progress) as server:
+        yield TritonEndpoint(server.endpoints.grpc, clock_ns)

@@ -52,7 +52,7 @@ class Output(AbstractContextManager["Output"]):
 
     def note(self, text: str) -> None:
         """Say something that is not the result."""
-        (self._bars.console if self._bars is not None else self._stderr).print(text, markup=False)
+        (self._bars.console if self._bars is not None else self._stderr).print(text, markup=False, soft_wrap=True)
 
     def progress(self, event: Progress) -> None:
         """Draw an event: a bar on a terminal, one line per stage elsewhere."""

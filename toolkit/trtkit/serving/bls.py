@@ -9,14 +9,16 @@ import numpy as np
 from trtkit.acceptance import summarize
 from trtkit.errors import RequestError, TrtkitError
 from trtkit.serving.answer import pieces_of
+from trtkit.serving.arguments import read_arguments
 from trtkit.serving.cancellation import PolledCancellation
 from trtkit.serving.client_request import ClientRequest, read_client_request, read_defaults, refuse_too_long
 from trtkit.serving.contract import bls_contract, llm_contract
 from trtkit.serving.draft_length import AdaptiveDraftLength, DraftLength, FixedDraftLength
 from trtkit.serving.draft_target import DraftTargetRun, Generation
 from trtkit.serving.inner_llm import InnerLlm
+from trtkit.serving.tensor import Array
 from trtkit.serving.text import TextTokenizer
-from trtkit.serving.triton_io import Array, Inputs, Sender, read_arguments
+from trtkit.serving.triton_io import Sender, read_inputs
 from trtkit.serving.words import StopWords
 
 
@@ -56,7 +58,7 @@ class DraftTarget:
         self._threads.shutdown()
 
     def _read(self, request: Any) -> ClientRequest:
-        inputs = Inputs(request, self._contract)
+        inputs = read_inputs(request, self._contract)
         if inputs.num_rows != 1:
             raise RequestError(
                 f"the request has {inputs.num_rows} rows",

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtkit.errors import RequestError
+from trtkit.serving.arguments import ModelArguments
 from trtkit.serving.contract import CLIENT_NAMES
+from trtkit.serving.inputs import Inputs
 from trtkit.serving.tensor import ModelContract
-from trtkit.serving.triton_io import Inputs, ModelArguments
 
 NOT_SERVED = (
     "decoder_text_input",

@@ -52,8 +52,9 @@ class AdaptiveDraftLength:
 
     With a as the chance that one draft token is accepted, a step with K drafts yields (1 - a**(K+1)) / (1 - a) tokens
     (Leviathan et al. 2023, eq. 1) and takes K drafts and one verification. Time per draft token, per verification and
-    per token of the target alone are moving averages of what was measured in this answer. While drafting is off, one
-    step with a single draft token follows every `probe_tokens` tokens, so that a text that became easier is noticed.
+    per token of the target alone are moving averages of what was measured in this answer, without its first step, which
+    computes the whole prompt. While drafting is off, one step with a single draft token follows every `probe_tokens`
+    tokens, so that a text that became easier is noticed.
     """
 
     def __init__(self, max_draft_len: int, *, probe_tokens: int = 32, memory: float = 0.8) -> None:
@@ -65,10 +66,11 @@ class AdaptiveDraftLength:
         self._verify_ns = _Average(memory)
         self._plain_ns = _Average(memory)
         self._probe_is_due = False
+        self._has_prefilled = False
 
     def next(self) -> int:
         """The best length under what is known; the maximum before anything was measured."""
-        if self._accept.value is None:
+        if self._verify_ns.value is None:
             return self._max_draft_len
         best = self._best()
         if best == 0 and self._probe_is_due:
@@ -85,13 +87,16 @@ class AdaptiveDraftLength:
         tried = min(outcome.num_accepted_tokens + 1, outcome.num_draft_tokens)
         for position in range(tried):
             self._accept.add(1.0 if position < outcome.num_accepted_tokens else 0.0)
-        self._draft_ns.add(draft_ns / outcome.num_draft_tokens)
-        self._verify_ns.add(target_ns)
+        if self._has_prefilled:
+            self._draft_ns.add(draft_ns / outcome.num_draft_tokens)
+            self._verify_ns.add(target_ns)
+        self._has_prefilled = True
 
     def observe_plain(self, num_tokens: int, elapsed_ns: int) -> None:
         """Update the time of the target alone, and let one draft be tried next."""
-        if num_tokens:
+        if num_tokens and self._has_prefilled:
             self._plain_ns.add(elapsed_ns / num_tokens)
+        self._has_prefilled = True
         self._probe_is_due = True
 
     def _best(self) -> int:

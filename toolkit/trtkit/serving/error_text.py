@@ -4,14 +4,16 @@ import re
 
 from trtkit.errors import RequestError, ServerError
 
-# "CODE: cause\nFix: fix"; Triton puts the name of an ensemble or a model in front.
-_PRINTED = re.compile(r"(?:(?P<code>[A-Z][A-Z0-9]*-[A-Z0-9-]+|DEADLINE): )?(?P<cause>[^\n]*)\nFix: (?P<fix>[^\n]*)\s*$")
+# "CODE: cause\nFix: fix"; Triton puts the name of an ensemble in front.
+_PRINTED = re.compile(
+    r"^(?:in ensemble '[^']*', )?(?:(?P<code>[A-Z][A-Z0-9-]+): )?(?P<cause>.*)\nFix: (?P<fix>.*)$", re.DOTALL
+)
 _OF_THE_REQUEST = ("REQ-", "SPEC-")
 
 
 def error_from_text(text: str, *, source: str) -> RequestError | ServerError:
     """The error behind a model's message; `source` names who sent it where the message is Triton's own."""
-    printed = _PRINTED.search(text)
+    printed = _PRINTED.match(text.strip())
     if printed is None:
         return ServerError(f"{source}: {text.strip() or 'no reason given'}", "see the server's log", code="SERVER")
     code = printed["code"]

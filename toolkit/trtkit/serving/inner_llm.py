@@ -6,8 +6,8 @@ import numpy as np
 
 from trtkit.serving.contract import llm_contract
 from trtkit.serving.draft_target import LlmCall
-from trtkit.serving.tensor import one_row
-from trtkit.serving.triton_io import Array, Outputs, ask_model
+from trtkit.serving.tensor import Array, Outputs, one_row
+from trtkit.serving.triton_io import ask_model
 
 _TOKENS = ("output_ids", "sequence_length")
 _CACHE_FIGURES = ("kv_cache_alloc_new_blocks", "kv_cache_reused_blocks", "kv_cache_alloc_total_blocks")

@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 
 from trtkit.errors import TrtkitError
+from trtkit.serving.arguments import read_arguments
 from trtkit.serving.contract import POSTPROCESSING, contracts
+from trtkit.serving.inputs import Inputs
+from trtkit.serving.tensor import Array
 from trtkit.serving.text import TextTokenizer
-from trtkit.serving.triton_io import Array, Inputs, answer, read_arguments, refuse
+from trtkit.serving.triton_io import answer, read_inputs, refuse
 
 
 class Postprocessor:
@@ -31,7 +34,7 @@ class Postprocessor:
 
     def _respond(self, request: Any) -> Any:
         try:
-            inputs = Inputs(request, self._contract)
+            inputs = read_inputs(request, self._contract)
             texts = [self._beam_texts(inputs, row) for row in range(inputs.num_rows)]
             return answer({"OUTPUT": np.array(texts, dtype=np.object_)}, self._contract)
         except TrtkitError as error:

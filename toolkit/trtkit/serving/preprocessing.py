@@ -6,9 +6,12 @@ from typing import Any
 import numpy as np
 
 from trtkit.errors import RequestError, TrtkitError
+from trtkit.serving.arguments import read_arguments
 from trtkit.serving.contract import PREPROCESSING, contracts
+from trtkit.serving.inputs import Inputs
+from trtkit.serving.tensor import Array
 from trtkit.serving.text import TextTokenizer
-from trtkit.serving.triton_io import Array, Inputs, answer, read_arguments, refuse
+from trtkit.serving.triton_io import answer, read_inputs, refuse
 from trtkit.serving.words import pack_words, stack_words
 
 _NOT_SERVED = (
@@ -40,7 +43,7 @@ class Preprocessor:
 
     def _respond(self, request: Any) -> Any:
         try:
-            return answer(self._outputs(Inputs(request, self._contract)), self._contract)
+            return answer(self._outputs(read_inputs(request, self._contract)), self._contract)
         except TrtkitError as error:
             return refuse(error)
 

@@ -1,13 +1,16 @@
 """Tensor and ModelContract: how one Triton model's inputs and outputs are declared. Knows no particular model."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 Dtype = Literal["BOOL", "UINT8", "INT32", "INT64", "UINT64", "FP16", "FP32", "STRING"]
+
+Array = NDArray[Any]
+Outputs = Mapping[str, Array]
 
 NUMPY_DTYPE: dict[Dtype, DTypeLike] = {
     "BOOL": np.bool_,
@@ -59,7 +62,7 @@ class ModelContract:
         return _find(self.outputs, name)
 
 
-def one_row(tensor: Tensor, values: Any) -> "np.ndarray[Any, Any]":
+def one_row(tensor: Tensor, values: Any) -> Array:
     """`values` as the array of a request with one row: the batch axis in front, strings as bytes.
 
     A single value stands for [value]; the caller gives lists for everything longer.

@@ -10,7 +10,7 @@ import numpy as np
 from trtkit.acceptance import Acceptance
 from trtkit.errors import TrtkitError
 from trtkit.reference.request import StepOutput
-from trtkit.serving.triton_io import Array, Outputs
+from trtkit.serving.tensor import Array, Outputs
 from trtkit.standin.requests import LlmRequest
 
 

@@ -7,8 +7,10 @@ from typing import Any
 from trtkit.engines.inspect import EngineInfo, read_engine
 from trtkit.errors import InputError, TrtkitError
 from trtkit.reference.engine import Engine
+from trtkit.serving.arguments import ModelArguments, read_arguments
 from trtkit.serving.contract import llm_contract
-from trtkit.serving.triton_io import Inputs, ModelArguments, Sender, read_arguments
+from trtkit.serving.inputs import Inputs
+from trtkit.serving.triton_io import Sender, read_inputs
 from trtkit.standin.exchange import Exchange
 from trtkit.standin.loop import EngineLoop
 from trtkit.standin.parameters import check_parameters
@@ -42,7 +44,7 @@ class StandIn:
         for request in requests:
             sender = Sender(request, self._contract)
             try:
-                self._begin(Inputs(request, self._contract), sender)
+                self._begin(read_inputs(request, self._contract), sender)
             except TrtkitError as error:
                 sender.fail(error)
 

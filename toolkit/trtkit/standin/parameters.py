@@ -1,7 +1,7 @@
 """The parameters of a `tensorrt_llm` config that the stand-in cannot honour. Knows keys and values, loads nothing."""
 
 from trtkit.errors import InputError
-from trtkit.serving.triton_io import ModelArguments
+from trtkit.serving.arguments import ModelArguments
 
 # Key -> the values that mean nothing beyond what the reference engine does. Keys not listed place or size things on a
 # GPU (fractions, device ids, CUDA graphs) and have no counterpart here.

@@ -6,7 +6,7 @@ from typing import Any
 from trtkit.errors import RequestError
 from trtkit.reference.request import GenerationRequest
 from trtkit.reference.sampling.params import SamplingParams
-from trtkit.serving.triton_io import Inputs
+from trtkit.serving.inputs import Inputs
 from trtkit.serving.words import unpack_words
 
 # Input -> what would have to be there to honour it.

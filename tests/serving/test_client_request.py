@@ -1,0 +1,114 @@
+"""Requests to the BLS model: defaults of the build, and errors that name the input."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from trtkit.errors import RequestError
+from trtkit.serving.client_request import (
+    BuildDefaults,
+    ClientRequest,
+    read_client_request,
+    refuse_too_long,
+)
+from trtkit.serving.contract import TARGET, bls_contract, llm_contract
+from trtkit.serving.inputs import Inputs
+from trtkit.serving.tensor import one_row
+
+DEFAULTS = BuildDefaults(
+    end_ids=(2, 3), pad_id=0, max_draft_len=4, adaptive=True, max_input_len=8, max_seq_len=12, excludes_prompt=False
+)
+
+
+def read(defaults: BuildDefaults = DEFAULTS, *, decoupled: bool = True, **values: Any) -> ClientRequest:
+    contract = bls_contract()
+    values = {"text_input": "hello", "max_tokens": 4, **values}
+    arrays = {name: one_row(contract.input(name), value) for name, value in values.items() if value is not None}
+    inputs = Inputs(arrays, contract, "id")
+    return read_client_request(inputs, llm_contract(TARGET, "1.2.1"), defaults, decoupled=decoupled)
+
+
+def test_what_is_left_out_comes_from_the_build() -> None:
+    request = read()
+    assert (request.end_ids, request.pad_id, request.max_draft_len, request.adaptive) == ((2, 3), 0, 4, True)
+    assert request.sampling == {}
+    assert not request.streaming
+
+
+def test_what_is_sent_wins_over_the_build() -> None:
+    request = read(end_id=7, pad_id=1, num_draft_tokens=2, stop_words=["a", ""])
+    assert (request.end_ids, request.pad_id, request.max_draft_len) == ((7,), 1, 2)
+    assert request.stop_words == ("a",)
+
+
+def test_a_draft_length_in_the_request_is_fixed() -> None:
+    assert not read(num_draft_tokens=4).adaptive
+
+
+def test_sampling_inputs_get_the_engines_names() -> None:
+    sampling = read(top_k=3, top_p=0.5, temperature=0.7, length_penalty=1.0, seed=9).sampling
+    assert {name: value.item() for name, value in sampling.items()} == pytest.approx(
+        {"runtime_top_k": 3, "runtime_top_p": 0.5, "temperature": 0.7, "len_penalty": 1.0, "seed": 9}
+    )
+
+
+def test_an_old_release_gets_its_own_name_for_the_seed() -> None:
+    contract = bls_contract()
+    values = {"text_input": "a", "max_tokens": 1, "seed": 9}
+    inputs = Inputs({name: one_row(contract.input(name), value) for name, value in values.items()}, contract, "")
+    request = read_client_request(inputs, llm_contract(TARGET, "0.19.0"), DEFAULTS, decoupled=True)
+    assert request.sampling == {"random_seed": 9}
+
+
+def test_the_prompt_is_part_of_a_whole_answer_unless_it_is_excluded() -> None:
+    assert read().includes_prompt
+    assert not read(exclude_input_in_output=True).includes_prompt
+    assert not read(stream=True).includes_prompt
+    assert not read(replace(DEFAULTS, excludes_prompt=True)).includes_prompt
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"text_input": None}, "REQ-INPUT: input text_input is missing"),
+        ({"max_tokens": 0}, "REQ-TOKENS: input max_tokens must be at least 1, got 0"),
+        ({"max_tokens": [1, 2]}, "REQ-INPUT: input max_tokens must hold one value, got 2"),
+        ({"num_draft_tokens": 5}, "SPEC-K: input num_draft_tokens must be at most 4, got 5"),
+        ({"num_draft_tokens": -1}, "SPEC-K: input num_draft_tokens must not be negative, got -1"),
+        ({"beam_width": 2}, "REQ-UNSERVED: input beam_width must be 1, got 2"),
+        ({"bad_words": ["x"]}, "REQ-UNSERVED: input bad_words"),
+        ({"return_context_logits": True}, "REQ-UNSERVED: input return_context_logits"),
+        ({"text_input": b"\xff"}, "input text_input is not UTF-8"),
+    ],
+)
+def test_an_impossible_request_is_refused_by_the_name_of_the_input(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError) as error:
+        read(**values)
+    assert str(error.value).startswith(message)
+
+
+def test_switches_that_are_off_are_not_refused() -> None:
+    assert read(return_log_probs=False, beam_width=1).max_tokens == 4
+
+
+def test_a_build_without_a_draft_says_so() -> None:
+    with pytest.raises(RequestError, match="must be 0, because the build has no draft"):
+        read(replace(DEFAULTS, max_draft_len=0), num_draft_tokens=2)
+
+
+def test_streaming_needs_decoupled_models() -> None:
+    with pytest.raises(RequestError, match="REQ-STREAMING: input stream"):
+        read(decoupled=False, stream=True)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "new", "message"),
+    [
+        (0, 1, "REQ-EMPTY"),
+        (9, 1, "text_input has 9 tokens, the limit is max_input_len 8"),
+        (8, 5, r"(?s)max_tokens: 8 prompt tokens and 5 new ones exceed 12.*at most 4"),
+    ],
+)
+def test_lengths_are_refused_with_the_limit_they_exceed(prompt: int, new: int, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        refuse_too_long(prompt, new, DEFAULTS)

@@ -1,0 +1,44 @@
+"""The tensors of the six models: NVIDIA's, whatever trtkit adds, and what drifted between releases."""
+
+import numpy as np
+from trtkit.serving.contract import BLS, ENSEMBLE, TARGET, bls_contract, contracts, llm_contract
+from trtkit.serving.tensor import one_row
+
+NAMES = {"preprocessing", "postprocessing", TARGET, "tensorrt_llm_draft", ENSEMBLE, BLS}
+
+
+def test_a_build_with_a_draft_has_six_models_and_one_without_has_five() -> None:
+    assert set(contracts("1.2.1", with_draft=True)) == NAMES
+    assert set(contracts("1.2.1", with_draft=False)) == NAMES - {"tensorrt_llm_draft"}
+
+
+def test_no_tensor_is_declared_twice() -> None:
+    for model in contracts("1.2.1", with_draft=True).values():
+        for tensors in (model.inputs, model.outputs):
+            names = [tensor.name for tensor in tensors]
+            assert len(names) == len(set(names)), model.name
+
+
+def test_only_lengths_are_required_of_the_engine() -> None:
+    required = [tensor.name for tensor in llm_contract(TARGET, "1.2.1").inputs if not tensor.optional]
+    assert required == ["input_lengths", "request_output_len"]
+
+
+def test_a_client_of_nvidias_models_has_to_send_text_and_length_alone() -> None:
+    for model in (bls_contract(), contracts("1.2.1", with_draft=False)[ENSEMBLE]):
+        assert [tensor.name for tensor in model.inputs if not tensor.optional] == ["text_input", "max_tokens"]
+
+
+def test_old_releases_have_the_old_names() -> None:
+    old = {tensor.name for tensor in llm_contract(TARGET, "0.19.0").inputs}
+    new = {tensor.name for tensor in llm_contract(TARGET, "0.20.0").inputs}
+    assert old - new == {"random_seed", "min_length"}
+    assert new - old == {"seed", "min_tokens", "return_num_input_tokens", "return_num_output_tokens"}
+
+
+def test_a_row_has_the_batch_axis_and_the_declared_type() -> None:
+    assert one_row(bls_contract().input("max_tokens"), 5).tolist() == [[5]]
+    assert one_row(bls_contract().input("temperature"), 1).dtype == np.float32
+    assert one_row(bls_contract().input("stop_words"), ["a", "é"]).tolist() == [[b"a", "é".encode()]]
+    assert bls_contract().input("stop_words").wire_dtype == "BYTES"
+    assert one_row(llm_contract(TARGET, "1.2.1").input("stop_words_list"), np.zeros((2, 3))).shape == (1, 2, 3)

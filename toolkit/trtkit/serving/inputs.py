@@ -1,0 +1,68 @@
+"""The inputs of one request to a model, checked as they are read. Pure; knows arrays and a contract, no Triton."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from trtkit.errors import RequestError
+from trtkit.serving.tensor import Array, ModelContract
+
+
+class Inputs:
+    """The inputs of one request; rows are the batch axis, and every message names the field.
+
+    Triton itself checks types and shapes, but only counts the required inputs.
+    """
+
+    def __init__(self, arrays: Mapping[str, Array], contract: ModelContract, request_id: str) -> None:
+        self._arrays = arrays
+        self._contract = contract
+        self.request_id = request_id
+        for tensor in contract.inputs:
+            if not tensor.optional and tensor.name not in self._arrays:
+                raise RequestError(f"input {tensor.name} is missing", "send it with every request", code="REQ-INPUT")
+        self.num_rows = min((array.shape[0] for array in self._arrays.values() if array.ndim), default=1)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._arrays
+
+    def declares(self, name: str) -> bool:
+        """Whether the model has this input at all; the names of some differ between releases."""
+        return any(tensor.name == name for tensor in self._contract.inputs)
+
+    def array(self, name: str, row: int) -> Array | None:
+        """One row of an input, copied out of shared memory, or None when the request leaves it out."""
+        self._contract.input(name)  # a KeyError here is a mistake of ours: a name that the contract does not have
+        whole = self._arrays.get(name)
+        return None if whole is None else np.array(whole[row])
+
+    def any_set(self, name: str) -> bool:
+        """Whether an input that is there holds anything but zeros, false and empty strings."""
+        return bool(np.any(self._arrays[name]))
+
+    def value(self, name: str, row: int) -> Any:
+        """One row of an input that holds a single value, as a Python value; None when it is left out."""
+        array = self.array(name, row)
+        if array is None:
+            return None
+        if array.size != 1:
+            raise RequestError(f"input {name} must hold one value, got {array.size}", "send one", code="REQ-INPUT")
+        return array.reshape(-1)[0].item() if array.dtype != object else array.reshape(-1)[0]
+
+    def text(self, name: str, row: int) -> str | None:
+        """One row of a string input."""
+        value = self.value(name, row)
+        return None if value is None else _decode(value, name)
+
+    def texts(self, name: str, row: int) -> list[str]:
+        """One row of an input with any number of strings; empty ones are padding."""
+        array = self.array(name, row)
+        return [] if array is None else [text for item in array.reshape(-1) if (text := _decode(item, name))]
+
+
+def _decode(value: bytes, name: str) -> str:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RequestError(f"input {name} is not UTF-8: {error.reason} at byte {error.start}", "send UTF-8") from None

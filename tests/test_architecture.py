@@ -74,6 +74,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "checking",
         "serving",
         "doctor",
+        "planning",
+        "launch",
     },
 }
 EVERYTHING = {"cli", "__main__", "__init__"}

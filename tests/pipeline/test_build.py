@@ -230,8 +230,8 @@ def test_a_demo_checkpoint_that_is_not_prepared_names_the_command(config_file: P
         run(config_file, "target.checkpoint=trtkit/smollm2-draft")
 
 
-@pytest.mark.parametrize("backend", ["engine", "llmapi"])
-def test_a_backend_that_cannot_be_built_here_says_so(config_file: Path, backend: str) -> None:
-    with pytest.raises(MissingToolError, match=backend) as caught:
-        run(config_file, f"backend={backend}")
-    assert caught.value.exit_code == 3
+def test_an_engine_without_a_gpu_says_so_before_converting_anything(config_file: Path) -> None:
+    with pytest.raises(MissingToolError, match="this machine has none") as caught:
+        run(config_file, "backend=engine", "target.dtype=bfloat16", "draft.dtype=bfloat16")
+    assert (caught.value.exit_code, caught.value.code) == (3, "GPU-MISSING")
+    assert not (config_file.parent / "build" / "checkpoints" / "target").exists()

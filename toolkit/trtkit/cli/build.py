@@ -9,7 +9,10 @@ from trtkit.cli.environment import cache_directory
 from trtkit.cli.output import Output, with_output
 from trtkit.config.load import load_config
 from trtkit.config.schema import Backend
+from trtkit.engines.runner import RunnerName
+from trtkit.launch.script import folded
 from trtkit.pipeline.dry_run import PlannedStage, dry_run
+from trtkit.pipeline.launch import BUILD_ENGINES
 from trtkit.pipeline.run import BuildOptions, BuildReport, build
 from trtkit.pipeline.stages import STAGE_NAMES, StageName
 
@@ -19,7 +22,14 @@ from trtkit.pipeline.stages import STAGE_NAMES, StageName
 @click.option("--backend", type=click.Choice(get_args(Backend)), help="Instead of the YAML's.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Instead of build/<name>.")
 @click.option("--only", type=click.Choice(STAGE_NAMES), help="Run one stage; needs those before it.")
-@click.option("--dry-run", "dry", is_flag=True, help="Check, and print the stages and files; write nothing.")
+@click.option(
+    "--runner",
+    type=click.Choice(get_args(RunnerName)),
+    default="local",
+    show_default=True,
+    help="Where trtllm-build runs: here, or in the release's container (docker or podman).",
+)
+@click.option("--dry-run", "dry", is_flag=True, help="Check, and print every command and file; write nothing.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Instead of the YAML's; may be repeated.")
 @click.option("--ignore", multiple=True, metavar="CODE", help="Build in spite of this finding; kept in the manifest.")
 @with_output
@@ -48,6 +58,7 @@ def _options(config: Path, overrides: tuple[str, ...], choices: dict[str, Any]) 
         only=only,
         ignore=choices["ignore"],
         overrides=overrides,
+        runner=choices["runner"],
     )
 
 
@@ -56,7 +67,12 @@ def _planned(stages: list[PlannedStage]) -> str:
     for stage in stages:
         lines.append(f"{stage.stage:16}{'up to date' if stage.skipped else 'run':12}{stage.out}")
         lines += [f"{'':28}{name}" for name in stage.files]
-    return "\n".join(lines)
+    lines += [f"\n# {stage.stage}\n{folded(stage.command)}" for stage in stages if stage.command]
+    launch = next((stage for stage in stages if stage.stage == "launch"), None)
+    texts = launch.texts if launch else {}
+    # What build-engines.sh holds stands above.
+    scripts = [f"\n# {name}\n{text}".rstrip() for name, text in texts.items() if name != BUILD_ENGINES]
+    return "\n".join([*lines, *scripts])
 
 
 def _done(report: BuildReport) -> str:

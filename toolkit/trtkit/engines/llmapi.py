@@ -137,8 +137,8 @@ def _kv_cache(spec: LlmApiSpec, release: Release, api: LlmApi) -> dict[str, Any]
         config["tokens_per_block"] = spec.block_size
     elif spec.block_size != _DEFAULT_BLOCK_SIZE:
         raise InputError(
-            f"the LLM API of TensorRT-LLM {release.version} has no key for the block size ({_DEFAULT_BLOCK_SIZE} tokens)",
-            f"write kv_cache.block_size: {_DEFAULT_BLOCK_SIZE}, or use 1.2 or newer",
+            f"the LLM API of TensorRT-LLM {release.version} has no key for the block size",
+            f"write kv_cache.block_size: {_DEFAULT_BLOCK_SIZE}, which it uses, or take 1.2 or newer",
             code="LLMAPI-BLOCK",
             where="kv_cache.block_size",
         )

@@ -1,6 +1,7 @@
 """What a build would do: stages, whether they are up to date, and the files each writes. Writes nothing."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ from trtkit.checkpoints.model_spec import read_model_spec
 from trtkit.config.schema import BuildConfig
 from trtkit.conversion.report import MANIFEST_NAME
 from trtkit.engines.inspect import EngineInfo
+from trtkit.pipeline.engine_backend import planned_command
+from trtkit.pipeline.launch import FOLDER, launch_texts
+from trtkit.pipeline.llmapi_backend import llmapi_repository
 from trtkit.pipeline.run import BuildOptions, prepare, repository_files
 from trtkit.pipeline.stages import BuildRequest, Stage, engine_spec, plan_stages
 from trtkit.pipeline.tokenizer import tokenizer_files
@@ -17,40 +21,75 @@ from trtkit.progress import OnProgress, silent
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """One stage: its directory, whether it would be skipped, and the files it writes, relative to the directory."""
+    """One stage: its directory, whether it would be skipped, and the files it writes, relative to the directory.
+
+    command is what the stage runs, paths relative to the build directory. texts holds the files that are known
+    beforehand: file -> text.
+    """
 
     stage: str
     out: Path
     skipped: bool
     files: tuple[str, ...]
+    command: tuple[str, ...] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """The record of `build --dry-run --json`."""
-        return {"stage": self.stage, "out": str(self.out), "skipped": self.skipped, "files": list(self.files)}
+        return {
+            "stage": self.stage,
+            "out": str(self.out),
+            "skipped": self.skipped,
+            "files": list(self.files),
+            "command": list(self.command),
+            "texts": dict(self.texts),
+        }
 
 
 def dry_run(config: BuildConfig, options: BuildOptions, on_progress: OnProgress = silent) -> list[PlannedStage]:
-    """Check the request and list the work. Raises what a build would raise before its first stage."""
-    request, _ = prepare(config, options, on_progress)
-    return [
-        PlannedStage(stage.name, stage.out, is_complete(stage.out, stage.key), _files(stage, request))
-        for stage in plan_stages(request)
-        if options.only in (None, stage.group)
-    ]
+    """Check the request and list the work; needs config.json and tokenizer of the checkpoints, not their weights.
+
+    Raises what a build would raise before its first stage, except for tools that this machine lacks.
+    """
+    request, _ = prepare(config, options, on_progress, without_weights=True)
+    planned = [_planned(stage, request) for stage in plan_stages(request) if options.only in (None, stage.group)]
+    launch = launch_texts(request) if options.only is None else {}
+    if launch:
+        planned.append(PlannedStage("launch", request.out / FOLDER, False, tuple(launch), texts=launch))
+    return planned
+
+
+def _planned(stage: Stage, request: BuildRequest) -> PlannedStage:
+    texts = _texts(stage, request)
+    skipped = is_complete(stage.out, stage.key)
+    files = tuple(texts) or _files(stage, request)
+    return PlannedStage(stage.name, stage.out, skipped, files, _command(stage, request), texts)
+
+
+def _command(stage: Stage, request: BuildRequest) -> tuple[str, ...]:
+    if stage.group != "engines" or request.config.backend != "engine":
+        return ()
+    return tuple(planned_command(stage.name.split()[-1], request))
+
+
+def _texts(stage: Stage, request: BuildRequest) -> dict[str, str]:
+    if stage.group != "repository":
+        return {}
+    if request.config.backend == "llmapi":
+        return llmapi_repository(request)
+    engines = {role: _predicted_engine(role, request) for role in request.config.models}
+    return dict(sorted(repository_files(request, engines).items()))
 
 
 def _files(stage: Stage, request: BuildRequest) -> tuple[str, ...]:
     role = stage.name.split()[-1]
-    if stage.group == "convert":
-        model = request.config.models[role]
-        ranks = model.tensor_parallel * model.pipeline_parallel
-        return ("config.json", MANIFEST_NAME, *(f"rank{rank}.safetensors" for rank in range(ranks)))
-    if stage.group == "engines":
-        return ("config.json",)
     if stage.group == "tokenizer":
         return tokenizer_files(request.inputs["target"].folder)
-    engines = {role: _predicted_engine(role, request) for role in request.config.models}
-    return tuple(sorted(repository_files(request, engines)))
+    model = request.config.models[role]
+    ranks = range(model.tensor_parallel * model.pipeline_parallel)
+    if stage.group == "convert":
+        return ("config.json", MANIFEST_NAME, *(f"rank{rank}.safetensors" for rank in ranks))
+    return ("config.json", *(f"rank{rank}.engine" for rank in ranks if request.config.backend == "engine"))
 
 
 def _predicted_engine(role: str, request: BuildRequest) -> EngineInfo:
@@ -64,6 +103,6 @@ def _predicted_engine(role: str, request: BuildRequest) -> EngineInfo:
         dtype=model.dtype,
         vocab_size=source.vocab_size,
         world_size=model.tensor_parallel * model.pipeline_parallel,
-        spec=engine_spec(role, request.config),
+        spec=engine_spec(role, request.config, request.sm),
         checkpoint=(request.out / "checkpoints" / role).resolve(),
     )

@@ -42,7 +42,7 @@ def manifest_document(
         "overrides": list(overrides),
         "findings": [finding.as_dict() for finding in findings],
         "inputs": {role: source.as_dict() for role, source in request.inputs.items()},
-        "limits": {role: _limits(engine_spec(role, config)) for role in config.models},
+        "limits": {role: _limits(engine_spec(role, config, request.sm)) for role in config.models},
         "stages": [asdict(result) for result in results],
     }
 

@@ -8,17 +8,32 @@ from typing import Any
 
 from trtkit.artifacts import is_complete, read_record, stage_output
 from trtkit.checking import check_config
+from trtkit.checking.deployment import resolve_backend
 from trtkit.checkpoints.source import resolve_checkpoint
 from trtkit.checkpoints.stop_ids import read_stop_ids
-from trtkit.config.schema import Backend, BuildConfig
+from trtkit.config.schema import BuildConfig
 from trtkit.conversion.convert import convert_checkpoint
+from trtkit.doctor import inspect_machine
+from trtkit.engines.build import BuildTools, build_engine
 from trtkit.engines.inspect import EngineInfo, read_engine
 from trtkit.engines.reference import write_reference_engine
-from trtkit.errors import BuildError, MissingToolError
+from trtkit.engines.runner import RunnerName
+from trtkit.errors import BuildError
 from trtkit.findings import Finding, refuse_errors
+from trtkit.pipeline.engine_backend import engine_job, find_tools
 from trtkit.pipeline.inputs import digest_input
+from trtkit.pipeline.launch import write_launch
+from trtkit.pipeline.llmapi_backend import llmapi_repository
 from trtkit.pipeline.manifest import StageResult, known_files, manifest_document, write_manifest
-from trtkit.pipeline.stages import BuildRequest, Stage, StageName, conversion_options, engine_spec, plan_stages
+from trtkit.pipeline.stages import (
+    BuildRequest,
+    Stage,
+    StageName,
+    conversion_options,
+    engine_spec,
+    gpu_sm,
+    plan_stages,
+)
 from trtkit.pipeline.tokenizer import copy_tokenizer
 from trtkit.progress import OnProgress, Progress, silent
 from trtkit.repository.render import TokenIds, render_repository, write_repository
@@ -46,7 +61,10 @@ class BuildReport:
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How to build, beside the YAML. cache: trtkit's cache directory. where: names the YAML in messages."""
+    """How to build, beside the YAML. cache: trtkit's cache directory. where: names the YAML in messages.
+
+    runner: where trtllm-build runs. tools: what engines are built with; None finds it on this machine.
+    """
 
     cache: Path
     where: str
@@ -54,40 +72,39 @@ class BuildOptions:
     only: StageName | None = None
     ignore: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
+    runner: RunnerName = "local"
+    tools: BuildTools | None = None
 
 
-def prepare(config: BuildConfig, options: BuildOptions, on_progress: OnProgress) -> tuple[BuildRequest, list[Finding]]:
+def prepare(
+    config: BuildConfig, options: BuildOptions, on_progress: OnProgress, *, without_weights: bool = False
+) -> tuple[BuildRequest, list[Finding]]:
     """Resolve the checkpoints, refuse what cannot work, and digest the inputs. Writes nothing but the hub cache.
 
-    Raises InputError with every finding that makes the deployment impossible, MissingToolError for a backend that this
-    version or this machine cannot build.
+    without_weights: checkpoints of which only config.json and tokenizer are on this disk are accepted. Raises
+    InputError with every finding that makes the deployment impossible.
     """
-    resolved = config.model_copy(update={"backend": resolve_backend(config, options.only)})
+    resolved = config.model_copy(update={"backend": resolve_backend(config)})
     folders = {
         role: resolve_checkpoint(model.checkpoint, options.cache, model.revision)
         for role, model in config.models.items()
     }
     findings = [f for f in check_config(resolved, folders, where=options.where) if f.code not in options.ignore]
+    if without_weights:
+        findings = [finding for finding in findings if not _is_about_absent_weights(finding)]
     refuse_errors(findings)
     out = options.out or Path("build") / config.name
     inputs = {
         role: digest_input(role, model, folders[role], known_files(out, role), on_progress)
         for role, model in config.models.items()
     }
-    return BuildRequest(resolved, out, inputs), findings
+    sm = gpu_sm(config, inspect_machine().sm if resolved.backend == "engine" else None)
+    return BuildRequest(resolved, out, inputs, sm), findings
 
 
-def resolve_backend(config: BuildConfig, only: StageName | None) -> Backend:
-    """`auto` as the backend that this machine can run; refuses one that cannot be built here."""
-    if config.backend in ("auto", "reference"):
-        return "reference"
-    if only in ("check", "convert"):
-        return config.backend
-    raise MissingToolError(
-        f"this version of trtkit does not build for the backend {config.backend}",
-        "use --backend reference, or --only convert for the TensorRT-LLM checkpoints",
-        code="BACKEND-UNAVAILABLE",
-    )
+def _is_about_absent_weights(finding: Finding) -> bool:
+    """Whether it says of a folder that there is no weight file at all (one that misses some is still an error)."""
+    return finding.code == "CKPT-MISSING" and not any(Path(finding.where).glob("*.safetensors*"))
 
 
 def build(config: BuildConfig, options: BuildOptions, on_progress: OnProgress = silent) -> BuildReport:
@@ -100,19 +117,21 @@ def build(config: BuildConfig, options: BuildOptions, on_progress: OnProgress = 
     results = [StageResult("check", False, time.perf_counter() - started, 0)]
     if options.only == "check":
         return BuildReport(request.out, tuple(results), tuple(findings), None)
+    stages = [stage for stage in plan_stages(request) if options.only in (None, stage.group)]
     work = runners(request, findings, on_progress)
-    for stage in plan_stages(request):
-        if options.only in (None, stage.group):
-            results.append(_run(stage, work[stage.name], on_progress))
+    if request.config.backend == "engine":
+        work |= _engine_runners(request, stages, options, on_progress)
+    results += [_run(stage, work[stage.name], on_progress) for stage in stages]
     if options.only is not None:
         return BuildReport(request.out, tuple(results), tuple(findings), None)
+    write_launch(request)
     document = manifest_document(request, options.overrides, findings, results)
     return BuildReport(request.out, tuple(results), tuple(findings), write_manifest(request.out, document))
 
 
 def runners(
     request: BuildRequest, findings: list[Finding], on_progress: OnProgress
-) -> Mapping[str, Callable[[Path], None]]:
+) -> dict[str, Callable[[Path], None]]:
     """Stage name -> the function that fills its scratch directory; what a stage notices is added to `findings`."""
     work: dict[str, Callable[[Path], None]] = {
         "tokenizer": lambda scratch: copy_tokenizer(request.inputs["target"].folder, scratch),
@@ -122,6 +141,26 @@ def runners(
         work[f"convert {role}"] = _conversion(role, request, findings, on_progress)
         work[f"engine {role}"] = _reference_engine(role, request)
     return work
+
+
+def _engine_runners(
+    request: BuildRequest, stages: list[Stage], options: BuildOptions, on_progress: OnProgress
+) -> dict[str, Callable[[Path], None]]:
+    """trtllm-build for every engine of `stages`. The tools are looked for first: without them no conversion starts."""
+    pending = [s for s in stages if s.group == "engines" and not is_complete(s.out, s.key)]
+    if not pending:
+        return {}
+    tools = options.tools or find_tools(request, inspect_machine(), options.runner, options.cache)
+    keys = {stage.name: stage.key for stage in plan_stages(request)}
+
+    def runner(role: str) -> Callable[[Path], None]:
+        def run(scratch: Path) -> None:
+            _converted(role, request)
+            build_engine(engine_job(role, request, keys[f"convert {role}"]), tools, scratch, on_progress)
+
+        return run
+
+    return {f"engine {role}": runner(role) for role in request.config.models}
 
 
 def _conversion(
@@ -166,6 +205,9 @@ def repository_files(request: BuildRequest, engines: Mapping[str, EngineInfo]) -
 
 
 def _render(request: BuildRequest, scratch: Path) -> None:
+    if request.config.backend == "llmapi":
+        write_repository(llmapi_repository(request), scratch)
+        return
     engines = {role: read_engine(request.out / "engines" / role) for role in request.config.models}
     write_repository(repository_files(request, engines), scratch)
 

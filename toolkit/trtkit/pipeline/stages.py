@@ -1,16 +1,19 @@
 """The stages of a build as data: what each reads, writes and depends on. Pure; runs nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from trtkit import __version__
 from trtkit.artifacts import key_of
-from trtkit.config.schema import BuildConfig, Model
+from trtkit.config.schema import BuildConfig, DraftTarget, Model
 from trtkit.conversion.options import ConversionOptions
+from trtkit.engines.release import Release, find_release
 from trtkit.engines.spec import EngineSpec
+from trtkit.errors import InputError
 from trtkit.pipeline.inputs import CheckpointInput
+from trtkit.planning.gpus import find_gpu
 
 StageName = Literal["check", "convert", "engines", "tokenizer", "repository"]
 STAGE_NAMES: tuple[StageName, ...] = ("check", "convert", "engines", "tokenizer", "repository")
@@ -28,11 +31,28 @@ class Stage:
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """Everything that decides what a build writes. config.backend is resolved: it is not "auto"."""
+    """Everything that decides what a build writes. config.backend is resolved: it is not "auto".
+
+    sm: of the GPU that engines are built on and for; None when neither the YAML nor this machine names one.
+    """
 
     config: BuildConfig
     out: Path
     inputs: Mapping[str, CheckpointInput]
+    sm: int | None = None
+
+    @property
+    def release(self) -> Release:
+        """The release that the artifacts are for. Raises InputError for one that trtkit does not know."""
+        release = find_release(self.config.tensorrt_llm)
+        if release is None:
+            raise InputError(
+                f"TensorRT-LLM {self.config.tensorrt_llm} is not a release trtkit knows",
+                "trtkit check names the nearest one",
+                code="VERSION-UNKNOWN",
+                where="tensorrt_llm",
+            )
+        return release
 
 
 def conversion_options(model: Model, config: BuildConfig) -> ConversionOptions:
@@ -47,8 +67,18 @@ def conversion_options(model: Model, config: BuildConfig) -> ConversionOptions:
     )
 
 
-def engine_spec(role: str, config: BuildConfig) -> EngineSpec:
-    """The limits of one engine. Both get the same lengths; only the target verifies drafts (facts 5.1)."""
+def gpu_sm(config: BuildConfig, machine_sm: int | None = None) -> int | None:
+    """The SM of the GPU that the YAML names, else this machine's."""
+    named = find_gpu(config.gpu.name) if config.gpu else None
+    return named.sm if named else machine_sm
+
+
+def engine_spec(role: str, config: BuildConfig, sm: int | None = None) -> EngineSpec:
+    """The limits and features of one engine.
+
+    Both models get the same lengths; only the target verifies drafts (facts 5.1).
+    """
+    sinks, speculation = config.attention_sinks, config.speculation
     return EngineSpec(
         max_batch_size=config.limits.max_batch_size,
         max_input_len=config.limits.max_input_len,
@@ -56,11 +86,20 @@ def engine_spec(role: str, config: BuildConfig) -> EngineSpec:
         max_draft_len=config.max_draft_len if role == "target" else 0,
         block_size=config.kv_cache.block_size,
         kv_dtype=config.kv_cache.dtype,
+        quantization=config.models[role].quantization,
+        reuse=config.kv_cache.reuse,
+        attention_sinks=sinks is not None and sinks.strategy == "engine",
+        speculates=config.draft is not None,
+        generation_logits=isinstance(speculation, DraftTarget) and speculation.acceptance == "logits",
+        sm=gpu_sm(config, sm),
     )
 
 
 def plan_stages(request: BuildRequest) -> list[Stage]:
-    """The stages in order. A stage's key covers trtkit's version, its own settings and the keys it builds on."""
+    """The stages in order. A stage's key covers trtkit's version, its own settings and the keys it builds on.
+
+    The LLM API reads Hugging Face checkpoints, so that backend has no conversion and no engines.
+    """
     config, out = request.config, request.out
     stages: list[Stage] = []
 
@@ -69,24 +108,31 @@ def plan_stages(request: BuildRequest) -> list[Stage]:
         stages.append(Stage(name, group, folder, key))
         return key
 
-    engine_keys = []
+    engines = [] if config.backend == "llmapi" else _add_engines(request, add)
+    tokenizer = add("tokenizer", "tokenizer", out / "tokenizer", source=request.inputs["target"].digest)
+    served = config.model_dump(mode="json", exclude={"verification", "calibration"})
+    add("repository", "repository", out / "model_repository", engines=engines, tokenizer=tokenizer, config=served)
+    return stages
+
+
+def _add_engines(request: BuildRequest, add: Callable[..., str]) -> list[str]:
+    """Add conversion and engine of every model; returns the engines' keys."""
+    config, out = request.config, request.out
+    converted = {}
     for role, model in config.models.items():
         options = conversion_options(model, config)
         source = request.inputs[role].digest
-        converted = add(f"convert {role}", "convert", out / "checkpoints" / role, source=source, options=repr(options))
-        engine_keys.append((role, converted))
-    built = [
+        folder = out / "checkpoints" / role
+        converted[role] = add(f"convert {role}", "convert", folder, source=source, options=repr(options))
+    return [
         add(
             f"engine {role}",
             "engines",
             out / "engines" / role,
-            checkpoint=converted,
-            spec=repr(engine_spec(role, config)),
+            checkpoint=key,
+            spec=repr(engine_spec(role, config, request.sm)),
             version=config.tensorrt_llm,
+            backend=config.backend,
         )
-        for role, converted in engine_keys
+        for role, key in converted.items()
     ]
-    tokenizer = add("tokenizer", "tokenizer", out / "tokenizer", source=request.inputs["target"].digest)
-    served = config.model_dump(mode="json", exclude={"verification", "calibration"})
-    add("repository", "repository", out / "model_repository", engines=built, tokenizer=tokenizer, config=served)
-    return stages

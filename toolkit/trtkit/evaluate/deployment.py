@@ -44,13 +44,19 @@ def open_endpoint(target: Target, clock_ns: Callable[[], int], on_progress: OnPr
 
     A server that was started here is stopped at the end. Raises ServerError and MissingToolError as the server does.
     """
+    with _open_address(target, on_progress) as address, TritonEndpoint(address, clock_ns) as endpoint:
+        yield endpoint
+
+
+@contextmanager
+def _open_address(target: Target, on_progress: OnProgress) -> Iterator[str]:
     if target.address is not None:
-        yield TritonEndpoint(target.address, clock_ns)
+        yield target.address
         return
     assert target.build is not None, "a target has a build or an address"
     running = find_running(ServerFolders(target.build.folder).state)
     if running is not None:
-        yield TritonEndpoint(running.endpoints.grpc, clock_ns)
+        yield running.endpoints.grpc
         return
     with TritonServer(target.build.folder, on_progress=on_progress) as server:
-        yield TritonEndpoint(server.endpoints.grpc, clock_ns)
+        yield server.endpoints.grpc

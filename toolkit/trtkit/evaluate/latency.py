@@ -11,8 +11,8 @@ _NS_PER_MS = 1e6
 
 @dataclass(frozen=True)
 class RequestTiming:
-    """One request. ttft_ms is the time from sending it to its first token, tpot_ms the time per token after that one
-    (None for a single token), e2e_ms the time to its last token."""
+    """One request. ttft_ms is the time from sending it to its first tokens, tpot_ms the time per token after those
+    (None where none followed), e2e_ms the time to its last token."""
 
     num_tokens: int
     ttft_ms: float
@@ -53,7 +53,8 @@ def timing_of(generation: Generation) -> RequestTiming | None:
         return None
     num_tokens = sum(arrival.num_tokens for arrival in with_tokens)
     first_ns, last_ns = with_tokens[0].at_ns, with_tokens[-1].at_ns
-    tpot_ms = (last_ns - first_ns) / _NS_PER_MS / (num_tokens - 1) if num_tokens > 1 else None
+    num_later = num_tokens - with_tokens[0].num_tokens
+    tpot_ms = (last_ns - first_ns) / _NS_PER_MS / num_later if num_later else None
     ttft_ns, e2e_ns = first_ns - generation.sent_ns, last_ns - generation.sent_ns
     return RequestTiming(num_tokens, ttft_ns / _NS_PER_MS, tpot_ms, e2e_ns / _NS_PER_MS)
 

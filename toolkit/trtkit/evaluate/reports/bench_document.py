@@ -10,8 +10,8 @@ from trtkit.evaluate.speedup import WORTHWHILE, recommended_draft_lens, speedups
 
 SCHEMA = "trtkit.bench-report/1"
 DEFINITIONS = {
-    "ttft_ms": "from sending the request to its first token, at the client",
-    "tpot_ms": "(last token - first token) / (tokens - 1), at the client",
+    "ttft_ms": "from sending the request to its first tokens, at the client",
+    "tpot_ms": "(last tokens - first tokens) / tokens after the first response, at the client",
     "e2e_ms": "from sending the request to its last token, at the client",
     "tokens_per_s": "answered tokens / time in which the load was on",
     "acceptance_rate": "accepted / drafted tokens",

@@ -1,0 +1,77 @@
+"""`trtkit bench`."""
+
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Group
+from rich.table import Table
+
+from trtkit.cli.output import Output, with_output
+from trtkit.evaluate.bench_plot import run_label
+from trtkit.evaluate.bench_run import DEFAULT_REQUESTS, BenchOptions, bench_deployment
+from trtkit.evaluate.deployment import parse_target
+from trtkit.evaluate.parity_run import PromptChoice
+
+_POSITIVE = click.IntRange(min=1)
+
+
+@click.command()
+@click.argument("target", metavar="BUILD|grpc://HOST:PORT")
+@click.option("--prompts", type=click.Path(dir_okay=False, path_type=Path), help="Text or JSONL; default: shipped.")
+@click.option("--limit", type=_POSITIVE, help="Only the first N prompts.")
+@click.option("--max-new-tokens", type=_POSITIVE, help="Length of the answers.")
+@click.option("--draft-len", "draft_lens", type=_POSITIVE, multiple=True, help="Repeatable; default: the build's.")
+@click.option("--concurrency", "concurrencies", type=_POSITIVE, multiple=True, default=(1,), help="Repeatable.")
+@click.option(
+    "--requests", "num_requests", type=_POSITIVE, default=DEFAULT_REQUESTS, show_default=True, help="Per run and round."
+)
+@click.option("--rounds", type=_POSITIVE, default=2, show_default=True, help="The kinds of load take turns in each.")
+@click.option("--cold/--warm", default=True, show_default=True, help="New prompts each time, or the same again.")
+@click.option("--oracle", "with_oracle", is_flag=True, help="Measure transformers' generate in the same run.")
+@click.option("--plot/--no-plot", default=True, show_default=True, help="Write bench.png.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="For the report; default BUILD/bench.")
+@with_output
+def command(output: Output, target: str, **options: Any) -> None:
+    """Measure a deployment: the plain target and each draft length take turns in the same run.
+
+    TTFT, TPOT, tokens per second and acceptance by concurrency, the speed-up of speculation, and the draft length to
+    use, which is 0 where speculation loses.
+    """
+    choice = PromptChoice(*(options.pop(key) for key in ("prompts", "limit", "max_new_tokens")))
+    repeat = shlex.join(["trtkit", *sys.argv[1:]])
+    document = bench_deployment(
+        parse_target(target), BenchOptions(choice, **options, command=repeat), on_progress=output.progress
+    )
+    output.result(document, render(document))
+
+
+def render(document: Mapping[str, Any]) -> Group:
+    """One row per run, then the advice."""
+    table = Table("run", box=None, pad_edge=False)
+    for title in ("TTFT ms p50", "p95", "TPOT ms p50", "p95", "tokens/s", "speed-up", "acceptance", "tokens/pass"):
+        table.add_column(title, justify="right")
+    factors = {(s["draft_len"], s["concurrency"]): s["factor"] for s in document["speedups"]}
+    for run in document["runs"]:
+        factor = factors.get((run["max_draft_len"], run["concurrency"]))
+        spreads = [_number((run[key] or {}).get(p), 1) for key in ("ttft_ms", "tpot_ms") for p in ("p50", "p95")]
+        table.add_row(
+            run_label(run),
+            *spreads,
+            _number(run["tokens_per_s"], 1),
+            _number(factor, 2),
+            _number(run["acceptance_rate"], 3),
+            _number(run["mean_acceptance_length"], 2),
+        )
+    advice = [
+        f"concurrency {concurrency}: " + (f"best with draft length {k}" if k else "speculation does not pay; use 0")
+        for concurrency, k in document["recommended_max_draft_len"].items()
+    ]
+    return Group(table, *advice)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"

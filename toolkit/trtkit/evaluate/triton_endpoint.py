@@ -1,0 +1,46 @@
+"""A served repository as an endpoint: the BLS model through the gRPC client. Knows the client's chunks, no server."""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from trtkit.client.request import Chunk, Figures, GenerateRequest
+from trtkit.client.triton_client import TritonClient
+from trtkit.errors import ServerError
+from trtkit.evaluate.endpoint import Arrival, EndpointRequest, Generation
+
+
+class TritonEndpoint:
+    """Greedy requests over one connection; any number of threads may ask at the same time."""
+
+    def __init__(self, address: str, clock_ns: Callable[[], int]) -> None:
+        self._client = TritonClient(address, clock_ns=clock_ns)
+
+    def __enter__(self) -> Self:
+        self._client.check_ready()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._client.close()
+
+    def generate(self, request: EndpointRequest) -> Generation:
+        """Read one answer to its end. Raises RequestError and ServerError as the client does."""
+        asked = GenerateRequest(request.text, request.max_new_tokens, num_draft_tokens=request.draft_len)
+        answer = self._client.generate(asked)
+        chunks = list(answer)
+        figures = _figures(chunks)
+        return Generation(
+            token_ids=tuple(token for chunk in chunks for token in chunk.token_ids),
+            sent_ns=answer.sent_ns,
+            arrivals=tuple(Arrival(chunk.received_ns, len(chunk.token_ids)) for chunk in chunks),
+            num_draft_tokens=figures.num_draft_tokens,
+            num_accepted_tokens=figures.num_accepted_tokens,
+            num_passes=figures.num_target_passes,
+            num_prompt_tokens=figures.num_prompt_tokens,
+        )
+
+
+def _figures(chunks: list[Chunk]) -> Figures:
+    if not chunks or chunks[-1].figures is None:
+        raise ServerError("an answer ended before its last part", "see the server's log, then try again", code="SERVER")
+    return chunks[-1].figures

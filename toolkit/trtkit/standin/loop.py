@@ -52,12 +52,15 @@ class EngineLoop:
         self._cancellation_period_s = cancellation_period_s
         self._inbox: queue.SimpleQueue[tuple[str, Exchange] | _Cancel | None] = queue.SimpleQueue()
         self._exchanges: dict[str, tuple[str, Exchange]] = {}
+        self._has_ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine-loop", daemon=True)
         self._thread.start()
 
     def submit(self, client_id: str, exchange: Exchange) -> None:
         """Start an answer; it is sent through the exchange, errors included."""
         self._inbox.put((client_id, exchange))
+        if self._has_ended.is_set():
+            self._fail_what_is_left()
 
     def cancel(self, client_id: str, done: Callable[[], None]) -> None:
         """Cancel what this client id has under way; harmless when there is nothing."""
@@ -69,14 +72,36 @@ class EngineLoop:
         self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._advance_until_closed()
+        finally:
+            # Also when the engine raised what nobody expected: no caller may wait for an answer that never comes.
+            self._has_ended.set()
+            self._fail_what_is_left()
+
+    def _advance_until_closed(self) -> None:
         looked_at = time.monotonic()
         while self._take_work():
             self._step()
             if time.monotonic() - looked_at >= self._cancellation_period_s:
                 looked_at = time.monotonic()
                 self._drop_abandoned()
-        for _, exchange in self._exchanges.values():
-            exchange.reply.fail(ServerError("the model was unloaded during the answer", "send the request again"))
+
+    def _fail_what_is_left(self) -> None:
+        left = [exchange for _, exchange in self._exchanges.values()]
+        self._exchanges.clear()
+        while not self._inbox.empty():
+            item = self._inbox.get()
+            if isinstance(item, _Cancel):
+                item.done()
+            elif item is not None:
+                left.append(item[1])
+        for exchange in left:
+            exchange.reply.fail(
+                ServerError(
+                    "the engine's thread has ended", "load the model again; see the server's log", code="ENGINE-GONE"
+                )
+            )
 
     def _take_work(self) -> bool:
         """Take everything from the inbox; wait for it when the engine has nothing to do. False means stop."""

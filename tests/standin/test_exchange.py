@@ -1,0 +1,126 @@
+"""Engine steps to responses: TensorRT-LLM's rules for what is sent and when an answer is over."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from trtkit.acceptance import Acceptance
+from trtkit.errors import RequestError, TrtkitError
+from trtkit.reference.request import FinishReason, GenerationRequest, StepOutput
+from trtkit.serving.tensor import Outputs
+from trtkit.standin.exchange import Exchange
+from trtkit.standin.requests import LlmRequest
+
+END = 2
+
+
+@dataclass
+class Received:
+    """A caller that writes down what it gets."""
+
+    responses: list[tuple[list[int], bool]] = field(default_factory=list)
+    outputs: list[Outputs] = field(default_factory=list)
+    errors: list[TrtkitError] = field(default_factory=list)
+
+    def send(self, outputs: Outputs, *, final: bool) -> None:
+        length = int(outputs["sequence_length"].reshape(-1)[0])
+        tokens = outputs["output_ids"].reshape(-1).tolist()
+        assert len(tokens) == length
+        assert outputs["output_ids"].shape == (1, 1, length)
+        self.responses.append((tokens, final))
+        self.outputs.append(outputs)
+
+    def fail(self, error: TrtkitError) -> None:
+        self.errors.append(error)
+
+    def is_cancelled(self) -> bool:
+        return False
+
+
+def exchange(caller: Received, **changes: Any) -> Exchange:
+    draft_ids = changes.pop("draft_ids", ())
+    generation = GenerationRequest("e", (5, 6), 20, end_id=END, draft_ids=draft_ids)
+    values = {"stop_words": (), "streaming": True, "includes_prompt": False, "wants_measures": False, **changes}
+    return Exchange(LlmRequest(generation, **values), caller, block_size=4)
+
+
+def step(*tokens: int, reason: FinishReason | None = None, **changes: Any) -> StepOutput:
+    return StepOutput("e", tokens, reason is not None, reason, 2, changes.pop("reused", 0), **changes)
+
+
+def test_a_streamed_answer_has_each_steps_tokens_alone() -> None:
+    caller = Received()
+    answer = exchange(caller)
+    assert [answer.take(step(7)), answer.take(step(8)), answer.take(step(9, reason="length"))] == [False, False, True]
+    assert caller.responses == [([7], False), ([8], False), ([9], True)]
+
+
+def test_a_whole_answer_comes_once() -> None:
+    caller = Received()
+    answer = exchange(caller, streaming=False)
+    answer.take(step(7))
+    answer.take(step(8, reason="length"))
+    assert caller.responses == [([7, 8], True)]
+
+
+def test_a_whole_answer_begins_with_the_prompt_unless_it_is_excluded() -> None:
+    caller = Received()
+    exchange(caller, streaming=False, includes_prompt=True).take(step(7, reason="length"))
+    assert caller.responses == [([5, 6, 7], True)]
+
+
+def test_the_end_id_is_not_part_of_the_output() -> None:
+    caller = Received()
+    answer = exchange(caller)
+    answer.take(step(7))
+    assert answer.take(step(END, reason="end_id"))
+    assert caller.responses == [([7], False), ([], True)]
+
+
+def test_a_request_with_drafts_is_over_once_they_are_verified() -> None:
+    caller = Received()
+    answer = exchange(caller, draft_ids=(7, 8, 9))
+    assert answer.take(step(7, 8, 1, acceptance=Acceptance(3, (7, 8, 1))))
+    assert caller.responses == [([7, 8, 1], True)]
+
+
+def test_a_stop_word_ends_the_answer_behind_itself_although_the_engine_goes_on() -> None:
+    caller = Received()
+    answer = exchange(caller, stop_words=((8, 9),))
+    assert not answer.take(step(7, 8))
+    assert answer.take(step(9, 10, 11))
+    assert caller.responses == [([7, 8], False), ([9], True)]
+
+
+def test_a_step_without_tokens_sends_nothing() -> None:
+    caller = Received()
+    assert not exchange(caller).take(step())
+    assert caller.responses == []
+
+
+def test_a_cancelled_answer_ends_with_what_was_not_sent() -> None:
+    caller = Received()
+    answer = exchange(caller)
+    answer.take(step(7))
+    assert answer.take(step(reason="cancelled"))
+    assert caller.responses[-1] == ([], True)
+
+
+def test_an_error_of_the_engine_reaches_the_caller() -> None:
+    caller = Received()
+    error = RequestError("the logits are not finite", "check the weights")
+    assert exchange(caller).take(step(reason="error", error=error))
+    assert caller.errors == [error]
+    assert caller.responses == []
+
+
+def test_measures_come_with_the_last_response_when_asked_for() -> None:
+    caller = Received()
+    answer = exchange(caller, draft_ids=(7, 8, 9), wants_measures=True, streaming=False)
+    answer.take(step(7, 1, reused=9, acceptance=Acceptance(3, (7, 1))))
+    values = {name: array.reshape(-1)[0] for name, array in caller.outputs[-1].items()}
+    assert values["kv_cache_reused_blocks"] == 2
+    assert values["kv_cache_alloc_total_blocks"] == 1
+    assert values["acceptance_rate"] == pytest.approx(1 / 3)
+    assert (values["total_accepted_draft_tokens"], values["total_draft_tokens"]) == (1, 3)
+    assert values["arrival_time_ns"] <= values["first_token_time_ns"] <= values["last_token_time_ns"]

@@ -58,6 +58,7 @@ def _fractions(memory_bytes: int, shares: tuple[ModelShare, ...], sequences: int
     for share in shares:
         free -= RUNTIME_BYTES + share.weight_bytes + share.buffer_bytes
         wanted = sequences * share.kv_bytes_per_sequence
-        fractions.append(-(-wanted * 1000 // free) / 1000)
-        free -= wanted
+        thousandths = -(-wanted * 1000 // free)
+        fractions.append(thousandths / 1000)
+        free -= -(-free * thousandths // 1000)
     return tuple(fractions)

@@ -14,6 +14,9 @@ from trtkit.planning.roofline import PassCost, pass_cost, pass_ms
 from trtkit.planning.split import Split
 from trtkit.planning.weights import WeightFormat, rank_bytes
 
+# The reference engine rounds a slot up to whole tiles of its attention (reference/batch.py).
+REFERENCE_TILE = 64
+
 
 @dataclass(frozen=True)
 class ModelPlan:
@@ -54,6 +57,12 @@ class ModelPlan:
         """Activations and logits of one rank."""
         activations = activation_bytes(self.spec, self.split, self.weights.dtype, self.limits.max_num_tokens)
         return activations + logits_bytes(self.spec, self.limits.max_batch_size, self.limits.max_draft_len)
+
+    @property
+    def reference_cache_bytes(self) -> int:
+        """What trtkit's own engine allocates at start: one slot of the longest sequence for each of the batch."""
+        slot_tokens = -(-self.limits.max_seq_len // REFERENCE_TILE) * REFERENCE_TILE
+        return self.limits.max_batch_size * slot_tokens * self.kv_bytes_per_token
 
     def share(self, policy: KvPolicy | None = None) -> ModelShare:
         """This model on the fullest of its GPUs, with another KV policy if one is given."""

@@ -49,6 +49,7 @@ def _model(model: ModelPlan, plan: Plan) -> dict[str, Any]:
         "kv_bytes_per_token": model.kv_bytes_per_token,
         "kv_bytes_per_sequence": model.kv_bytes_per_sequence,
         "buffer_bytes": model.buffer_bytes,
+        "reference_cache_bytes": model.reference_cache_bytes,
         "time_per_token_ms": model.token_ms(gpu, context) if gpu else None,
     }
 

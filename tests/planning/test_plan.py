@@ -1,0 +1,118 @@
+"""A plan of the pair 70B and 1B: the contract's keys, the shared GPU, speculation, rolling sinks, host memory."""
+
+import json
+from typing import Any
+
+import pytest
+from deployments import LLAMA_1B, LLAMA_70B, yaml_document
+from tiny import tiny_config, write_json
+from trtkit.checkpoints.model_spec import ModelSpec, read_model_spec
+from trtkit.config.load import parse_config
+from trtkit.planning.gpus import find_gpu
+from trtkit.planning.plan import Plan, PlanInput, make_plan
+from trtkit.planning.record import plan_record
+
+GB = 10**9
+FP8 = {"kv_cache.dtype": "fp8", "target.quantization": "fp8", "draft.quantization": "fp8"}
+CONTRACT = {
+    "target",
+    "draft",
+    "kv_bytes_per_sequence",
+    "max_sequences",
+    "speculation",
+    "recommended_max_draft_len",
+    "host_peak_bytes",
+    "disk_bytes",
+}
+
+
+@pytest.fixture(scope="module")
+def specs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModelSpec]:
+    found = {}
+    for role, shape in (("target", LLAMA_70B), ("draft", LLAMA_1B)):
+        folder = tmp_path_factory.mktemp(role)
+        write_json(folder / "config.json", tiny_config("llama", "bfloat16", **shape))
+        found[role] = read_model_spec(folder)
+    return found
+
+
+def plan_of(specs: dict[str, ModelSpec], gpu: str | None = "h100", given: Any = None, **changes: Any) -> Plan:
+    config = parse_config(yaml_document({key.replace("__", "."): v for key, v in changes.items()}), where="pair.yaml")
+    return make_plan(config, specs, given or PlanInput(gpu=find_gpu(gpu) if gpu else None, memory_bytes=None))
+
+
+def test_the_record_keeps_the_contract(specs: dict[str, ModelSpec]) -> None:
+    record = plan_record(plan_of(specs, target__tensor_parallel=4))
+    assert set(record) >= CONTRACT
+    assert record["target"].keys() >= {
+        "weight_bytes",
+        "weight_bytes_per_rank",
+        "kv_bytes_per_token",
+        "time_per_token_ms",
+    }
+    assert record["speculation"][0].keys() >= {"max_draft_len", "acceptance_rate", "speedup"}
+    json.dumps(record)
+
+
+def test_tensor_parallelism_divides_the_weights(specs: dict[str, ModelSpec]) -> None:
+    record = plan_record(plan_of(specs, target__tensor_parallel=4))
+    assert record["target"]["weight_bytes_per_rank"] == pytest.approx(record["target"]["weight_bytes"] / 4, rel=0.05)
+
+
+def test_70b_in_16_bits_on_one_80_gb_gpu_has_a_shortfall(specs: dict[str, ModelSpec]) -> None:
+    plan = plan_of(specs, gpu__count=1)
+    assert plan.fit is not None and plan.fit.sequences == 0
+    assert plan.fit.shortfall_bytes > 60 * GB
+
+
+def test_two_models_on_one_gpu_get_solved_fractions(specs: dict[str, ModelSpec]) -> None:
+    changes = {"gpu__count": 1, "target__quantization": "int4_awq", "kv_cache__dtype": "auto"}
+    plan = plan_of(specs, **changes)
+    assert plan.shared and plan.fit is not None and plan.fit.sequences > 0
+    assert len(plan.fit.fractions) == 2
+    assert plan_record(plan)["kv_fractions"].keys() == {"target", "draft"}
+
+
+def test_models_with_gpus_of_their_own_do_not_share(specs: dict[str, ModelSpec]) -> None:
+    assert not plan_of(specs, target__tensor_parallel=2).shared
+
+
+def test_a_small_draft_pays_and_the_break_even_lies_below_one_half(specs: dict[str, ModelSpec]) -> None:
+    speculation = plan_of(specs, target__tensor_parallel=4).speculation
+    assert speculation is not None
+    assert speculation.recommended > 0
+    assert speculation.break_even is not None and speculation.break_even < 0.5
+
+
+def test_with_enough_sequences_in_flight_drafting_stops_paying(specs: dict[str, ModelSpec]) -> None:
+    speculation = plan_of(specs, target__tensor_parallel=4).speculation
+    assert speculation is not None and speculation.crossover_batch is not None
+    assert 16 < speculation.crossover_batch < 256
+
+
+def test_a_measured_acceptance_of_zero_switches_drafting_off(specs: dict[str, ModelSpec]) -> None:
+    given = PlanInput(gpu=find_gpu("h100"), memory_bytes=None, acceptance_rate=0.0)
+    record = plan_record(plan_of(specs, given=given))
+    assert record["recommended_max_draft_len"] == 0
+
+
+def test_rolling_sinks_cost_a_prefill_of_the_kept_window_per_eviction(specs: dict[str, ModelSpec]) -> None:
+    plan = plan_of(specs, target__tensor_parallel=4, attention_sinks={"sink_tokens": 4, "window_tokens": 1024})
+    assert plan.rolling is not None and plan.rolling.prefill_ms is not None
+    assert (plan.rolling.evict_tokens, plan.rolling.kept_tokens) == (256, 772)
+    # 772 tokens * 2 * 69.5e9 operations on 4 GPUs of 989 TFLOP/s.
+    assert plan.rolling.prefill_ms == pytest.approx(772 * 2 * 69.5e9 / (4 * 989e12) * 1000, rel=0.02)
+    assert plan.rolling.ms_per_token == plan.rolling.prefill_ms / 256
+
+
+def test_converting_70b_streams_where_loading_it_would_not_fit_into_48_gib(specs: dict[str, ModelSpec]) -> None:
+    host = plan_of(specs).host
+    assert host.peak_bytes < 1 << 30
+    assert host.unstreamed_bytes > 48 << 30
+
+
+def test_without_a_gpu_memory_is_the_hosts_and_no_time_is_claimed(specs: dict[str, ModelSpec]) -> None:
+    record = plan_record(plan_of(specs, None, PlanInput(gpu=None, memory_bytes=512 * GB)))
+    assert record["target"]["time_per_token_ms"] is None
+    assert record["max_sequences"] > 0
+    assert record["draft_step_cost"] == pytest.approx(1.5 / 70, rel=0.2)

@@ -1,0 +1,72 @@
+"""Planned bytes are the bytes that the converter and the reference engine really take."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from converted import read_ranks
+from tiny import FAMILIES, tiny_checkpoint
+from trtkit.checkpoints.model_spec import read_model_spec
+from trtkit.config.load import parse_config
+from trtkit.conversion.convert import convert_to
+from trtkit.conversion.options import ConversionOptions
+from trtkit.planning.model_plan import model_plan
+from trtkit.planning.split import Split
+from trtkit.planning.tensors import rank_tensors
+from trtkit.planning.weights import WeightFormat, rank_bytes
+
+SPLITS = [Split(), Split(tensor=2), Split(tensor=4), Split(pipeline=2), Split(tensor=2, pipeline=3)]
+MIXTURES = [family for family in FAMILIES if "moe" in family or family == "mixtral"]
+
+
+def convert(folder: Path, family: str, split: Split, **options: Any) -> tuple[Path, Path]:
+    """(source, converted) of a tiny model."""
+    source = tiny_checkpoint(folder / "source", family)
+    out = folder / "out"
+    parallel = {"tensor_parallel": split.tensor, "pipeline_parallel": split.pipeline, "expert_parallel": split.expert}
+    convert_to(source, out, ConversionOptions(dtype="float16", **parallel, **options))
+    return source, out
+
+
+def assert_planned(source: Path, out: Path, split: Split, weights: WeightFormat) -> None:
+    spec, ranks = read_model_spec(source), read_ranks(out)
+    assert len(ranks) == split.num_ranks
+    for rank, tensors in enumerate(ranks):
+        written = sum(len(data) for _, _, data in tensors.values())
+        assert rank_bytes(spec, split, weights, rank) == written, f"rank {rank}"
+
+
+@pytest.mark.parametrize("split", SPLITS, ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_per_rank_are_exact(family: str, split: Split, tmp_path: Path) -> None:
+    source, out = convert(tmp_path, family, split)
+    assert_planned(source, out, split, WeightFormat("float16"))
+
+
+@pytest.mark.parametrize("family", MIXTURES)
+def test_weights_of_experts_spread_over_ranks_are_exact(family: str, tmp_path: Path) -> None:
+    split = Split(tensor=4, expert=2)
+    source, out = convert(tmp_path, family, split)
+    assert_planned(source, out, split, WeightFormat("float16"))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_names_and_shapes_are_those_of_the_converter(family: str, tmp_path: Path) -> None:
+    split = Split(tensor=2, pipeline=2)
+    source, out = convert(tmp_path, family, split)
+    spec = read_model_spec(source)
+    for rank, tensors in enumerate(read_ranks(out)):
+        planned = {tensor.name: tensor.shape for tensor in rank_tensors(spec, split, rank)}
+        assert planned == {name: shape for name, (_, shape, _) in tensors.items()}
+
+
+@pytest.mark.parametrize("max_seq_len", [64, 100])
+def test_the_cache_of_the_reference_engine_is_exact(max_seq_len: int, tmp_path: Path) -> None:
+    from trtkit.reference.engine import Engine
+
+    source, out = convert(tmp_path, "llama", Split())
+    limits = {"max_batch_size": 3, "max_input_len": max_seq_len - 1, "max_output_len": 1}
+    document = {"name": "tiny", "target": {"checkpoint": "x", "dtype": "float16"}, "limits": limits}
+    planned = model_plan("target", read_model_spec(source), parse_config(document, where="tiny"))
+    engine = Engine.load(out, max_batch_size=3, max_seq_len=max_seq_len)
+    assert planned.reference_cache_bytes == engine._cache.num_bytes

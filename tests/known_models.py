@@ -62,6 +62,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_attention_heads": 64,
         "rope_scaling": _llama3_rope(8.0),
     },
+    "nvidia/Llama-3.3-70B-Instruct-FP8": {
+        **_LLAMA3,
+        "hidden_size": 8192,
+        "intermediate_size": 28672,
+        "num_hidden_layers": 80,
+        "num_attention_heads": 64,
+        "rope_scaling": _llama3_rope(8.0),
+    },
     "meta-llama/Llama-3.1-8B-Instruct": {
         **_LLAMA3,
         "hidden_size": 4096,
@@ -124,11 +132,21 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
+_QUANT_CONFIGS = {
+    "nvidia/Llama-3.3-70B-Instruct-FP8": {
+        "producer": {"name": "modelopt", "version": "0.23.0"},
+        "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]},
+    }
+}
+
+
 def write_known_model(name: str, cache: Path) -> Path:
     """The folder of a hub id in trtkit's cache at `cache`, holding config.json and a tokenizer."""
     folder = cache / "checkpoints" / name.replace("/", "--")
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", CONFIGS[name])
+    if name in _QUANT_CONFIGS:
+        write_json(folder / "hf_quant_config.json", _QUANT_CONFIGS[name])
     tiny_tokenizer(folder)
     return folder
 

@@ -140,3 +140,4 @@ def test_a_broken_engine_fails_answers_under_way_and_later_ones() -> None:
         assert caller.done.wait(WAIT_S)
         assert caller.error is not None
         assert caller.error.code == "ENGINE-GONE"
+    loop.close()

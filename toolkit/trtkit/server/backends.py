@@ -3,6 +3,7 @@
 import contextlib
 import py_compile
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from trtkit.artifacts import write_text
@@ -33,14 +34,21 @@ def prepare_backends(installation: TritonInstallation, folder: Path) -> Path:
     return folder
 
 
-def compile_shims(repository: Path) -> None:
-    """Compile every model.py beforehand.
+@contextlib.contextmanager
+def compiled_shims(repository: Path) -> Iterator[None]:
+    """Keep the bytecode of every model.py in place while models load, and leave the repository as it was.
 
-    The stub would do it while it loads them, and Triton takes the new file for a changed model and loads that twice.
+    The stub would write it during the load, and Triton takes the new file for a changed model and loads that twice.
     """
-    for shim in repository.glob("*/*/model.py"):
-        with contextlib.suppress(OSError, py_compile.PyCompileError):  # Triton's own message about it is better
-            py_compile.compile(str(shim), doraise=True)
+    shims = list(repository.glob("*/*/model.py"))
+    try:
+        for shim in shims:
+            with contextlib.suppress(OSError, py_compile.PyCompileError):  # Triton's own message about it is better
+                py_compile.compile(str(shim), doraise=True)
+        yield
+    finally:
+        for shim in shims:
+            shutil.rmtree(shim.parent / "__pycache__", ignore_errors=True)
 
 
 def _copy_if_changed(source: Path, copy: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Self
 
 from trtkit.errors import InputError, ServerError
 from trtkit.progress import OnProgress, silent
-from trtkit.server.backends import compile_shims, prepare_backends
+from trtkit.server.backends import compiled_shims, prepare_backends
 from trtkit.server.endpoints import Endpoints, free_endpoints, refuse_busy
 from trtkit.server.incarnation import Crashed, Incarnation, crashed_for_good
 from trtkit.server.installation import TritonInstallation, find_installation
@@ -83,7 +83,6 @@ class TritonServer:
         self._refuse_second_server()
         refuse_busy(self.endpoints)
         prepare_backends(installation, self.folders.backends)
-        compile_shims(self.folders.repository)
         self._incarnate(installation)
         self._watcher = threading.Thread(target=self._watch, args=(installation,), name="trtkit-watch", daemon=True)
         self._watcher.start()
@@ -125,7 +124,8 @@ class TritonServer:
         for attempt in range(1, self._options.start_attempts + 1):
             incarnation = self._spawn(installation)
             try:
-                incarnation.bring_up(models, self._options, self._on_progress)
+                with compiled_shims(self.folders.repository):
+                    incarnation.bring_up(models, self._options, self._on_progress)
                 self._record(incarnation)
                 return
             except Crashed as error:

@@ -1,0 +1,1 @@
+from trtkit.serving.postprocessing import Postprocessor as TritonPythonModel  # noqa: F401

@@ -1,0 +1,1 @@
+from trtkit.serving.preprocessing import Preprocessor as TritonPythonModel  # noqa: F401

@@ -1,0 +1,1 @@
+from trtkit.serving.bls import DraftTarget as TritonPythonModel  # noqa: F401

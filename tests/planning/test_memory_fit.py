@@ -1,4 +1,4 @@
-"""Two models on one GPU: the solved fractions give each its share in load order, what does not fit says how much lacks."""
+"""Two models on one GPU: solved fractions give each its share in load order; what does not fit names its shortfall."""
 
 import pytest
 from trtkit.planning.memory import RUNTIME_BYTES, ModelShare, fit

@@ -4,6 +4,7 @@ from trtkit.checking.rules.gpu import GPU_RULES
 from trtkit.checking.rules.kv_cache import KV_RULES
 from trtkit.checking.rules.limits import LIMIT_RULES
 from trtkit.checking.rules.llmapi import LLMAPI_RULES
+from trtkit.checking.rules.memory import MEMORY_RULES
 from trtkit.checking.rules.model import MODEL_RULES
 from trtkit.checking.rules.pairing import PAIR_RULES
 from trtkit.checking.rules.reference_limits import REFERENCE_RULES
@@ -20,6 +21,7 @@ CONFIG_RULES = (
     *KV_RULES,
     *SINK_RULES,
     *LIMIT_RULES,
+    *MEMORY_RULES,
     *LLMAPI_RULES,
     *REFERENCE_RULES,
 )

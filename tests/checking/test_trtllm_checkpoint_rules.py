@@ -1,0 +1,151 @@
+"""A converted checkpoint: rank files, expected tensors and the audit of KV scales, each with a near miss."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny import FAMILIES, safetensors_bytes, tiny_checkpoint
+from trtkit.checking.folder_checks import check_trtllm_checkpoint
+from trtkit.checking.rules.trtllm_checkpoint import TRTLLM_CHECKPOINT_RULES
+from trtkit.checking.scales import audit_scales
+from trtkit.checkpoints.safetensors_header import read_header
+from trtkit.conversion.convert import convert_to
+from trtkit.conversion.options import ConversionOptions
+
+SCALE = "transformer.layers.{layer}.attention.kv_cache_scaling_factor"
+NUM_LAYERS = 3
+
+
+def converted(folder: Path, family: str = "llama", **options: Any) -> Path:
+    out = folder / "out"
+    convert_to(tiny_checkpoint(folder / "source", family), out, ConversionOptions(dtype="float32", **options))
+    return out
+
+
+def read_rank(folder: Path, rank: int = 0) -> dict[str, Any]:
+    tensors = {}
+    path = folder / f"rank{rank}.safetensors"
+    for tensor in read_header(path):
+        data = path.read_bytes()[tensor.start : tensor.stop]
+        tensors[tensor.name] = np.frombuffer(data, dtype="<f4").reshape(tensor.shape)
+    return tensors
+
+
+def write_rank(folder: Path, tensors: Mapping[str, Any], rank: int = 0) -> None:
+    (folder / f"rank{rank}.safetensors").write_bytes(safetensors_bytes(dict(tensors), "float32"))
+
+
+def with_scales(folder: Path, scales: Mapping[int, float]) -> Path:
+    """An FP8-KV checkpoint with these scales per layer."""
+    out = converted(folder)
+    document = json.loads((out / "config.json").read_text())
+    document["quantization"]["kv_cache_quant_algo"] = "FP8"
+    (out / "config.json").write_text(json.dumps(document))
+    added = {SCALE.format(layer=layer): np.array([value], dtype="<f4") for layer, value in scales.items()}
+    write_rank(out, {**read_rank(out), **added})
+    return out
+
+
+def codes(folder: Path) -> set[str]:
+    return {finding.code for finding in check_trtllm_checkpoint(folder)}
+
+
+def test_every_rule_is_tested_here() -> None:
+    text = Path(__file__).read_text()
+    assert [rule.code for rule in TRTLLM_CHECKPOINT_RULES if f'"{rule.code}"' not in text] == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_the_converter_writes_gives_no_finding(family: str, tmp_path: Path) -> None:
+    assert check_trtllm_checkpoint(converted(tmp_path, family, tensor_parallel=2, pipeline_parallel=2)) == []
+
+
+@pytest.mark.parametrize("dimension", [0, 1])
+def test_a_cut_embedding_gives_no_finding(dimension: Any, tmp_path: Path) -> None:
+    out = converted(tmp_path, tensor_parallel=2, use_parallel_embedding=True, embedding_sharding_dim=dimension)
+    assert check_trtllm_checkpoint(out) == []
+
+
+def test_a_missing_rank_is_named(tmp_path: Path) -> None:
+    out = converted(tmp_path, tensor_parallel=2)
+    (out / "rank1.safetensors").unlink()
+    (finding,) = check_trtllm_checkpoint(out)
+    assert (finding.code, finding.cause) == ("TRT-RANKS", "rank1.safetensors missing; config.json announces 2 ranks")
+
+
+def test_a_missing_tensor_is_named_and_an_absent_tied_head_is_none(tmp_path: Path) -> None:
+    out = converted(tmp_path)
+    tensors = read_rank(out)
+    write_rank(out, {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"})
+    assert codes(out) == set()
+    write_rank(out, {name: tensor for name, tensor in tensors.items() if name != "transformer.ln_f.weight"})
+    (finding,) = check_trtllm_checkpoint(out)
+    assert (finding.code, finding.cause) == ("TRT-MISSING", "1 tensors missing: transformer.ln_f.weight")
+
+
+def test_a_weight_without_a_place_is_a_warning_and_a_scale_is_none(tmp_path: Path) -> None:
+    out = converted(tmp_path)
+    tensors = read_rank(out)
+    write_rank(out, {**tensors, "transformer.layers.0.mlp.fc.weights_scaling_factor": np.ones(1, "<f4")})
+    assert codes(out) == set()
+    write_rank(out, {**tensors, "transformer.layers.0.mlp.extra.weight": np.ones(1, "<f4")})
+    assert {(f.code, f.severity) for f in check_trtllm_checkpoint(out)} == {("TRT-EXTRA", "warning")}
+
+
+def test_a_wrong_shape_is_named(tmp_path: Path) -> None:
+    out = converted(tmp_path)
+    write_rank(out, {**read_rank(out), "transformer.ln_f.weight": np.ones(63, "<f4")})
+    (finding,) = check_trtllm_checkpoint(out)
+    assert finding.code == "TRT-SHAPE"
+    assert "transformer.ln_f.weight has shape [63]" in finding.cause
+
+
+@pytest.mark.parametrize(
+    ("scales", "verdict"),
+    [
+        ({}, {("SCALE-ABSENT", "error")}),
+        ({0: 0.01, 2: 0.02}, {("SCALE-INCOMPLETE", "error")}),
+        ({0: 0.01, 1: 0.0, 2: 0.02}, {("SCALE-INVALID", "error")}),
+        ({0: 0.01, 1: -0.5, 2: 0.02}, {("SCALE-INVALID", "error")}),
+        ({0: 0.01, 1: float("nan"), 2: 0.02}, {("SCALE-INVALID", "error")}),
+        ({0: 1.0, 1: 1.0, 2: 1.0}, {("SCALE-CONSTANT", "warning")}),
+        ({0: 1.0, 1: 1.0, 2: 1.5}, {("SCALE-CLAMPED", "warning")}),
+        ({0: 0.003, 1: 0.02, 2: 0.05}, {("SCALE-CALIBRATED", "note")}),
+    ],
+    ids=["absent", "incomplete", "zero", "negative", "nan", "constant", "clamped", "calibrated"],
+)
+def test_the_scale_audit_gives_its_verdict(
+    scales: dict[int, float], verdict: set[tuple[str, str]], tmp_path: Path
+) -> None:
+    assert {(f.code, f.severity) for f in check_trtllm_checkpoint(with_scales(tmp_path, scales))} == verdict
+
+
+def test_an_incomplete_audit_names_the_layer(tmp_path: Path) -> None:
+    (finding,) = check_trtllm_checkpoint(with_scales(tmp_path, {0: 0.01, 2: 0.02}))
+    assert finding.cause.endswith(": 1")
+
+
+def test_scales_are_not_asked_of_a_checkpoint_without_a_quantised_cache(tmp_path: Path) -> None:
+    assert codes(converted(tmp_path)) == set()
+
+
+def test_the_figures_of_the_audit() -> None:
+    audit = audit_scales({0: [0.5], 1: [1.0], 2: [2.0]}, NUM_LAYERS)
+    assert (audit.smallest, audit.median, audit.largest, audit.num_ones) == (0.5, 1.0, 2.0, 1)
+    assert not audit.clamped
+
+
+def test_keys_and_values_may_have_scales_of_their_own(tmp_path: Path) -> None:
+    out = with_scales(tmp_path, {0: 0.01, 1: 0.02})
+    apart = {SCALE.format(layer=2).replace("kv_cache", half): np.array([0.1], "<f4") for half in ("k_cache", "v_cache")}
+    write_rank(out, {**read_rank(out), **apart})
+    assert codes(out) == {"SCALE-CALIBRATED"}
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "nothing"])
+def test_a_config_that_is_none_is_one_finding(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text)
+    assert codes(tmp_path) == {"TRT-CONFIG"}

@@ -64,6 +64,7 @@ def record(output: Output, build: Path, dtype: Dtype, device: str, **choice: Any
 @click.option("--record", type=_FILE, help="A record made earlier; needed for a URL.")
 @click.option("--draft-len", "draft_lens", type=click.IntRange(min=0), multiple=True, help="0 is off; repeatable.")
 @click.option("--dtype", type=click.Choice(get_args(Dtype)), default="bfloat16", help="Of a server given by URL.")
+@click.option("--in-process", is_flag=True, help="Execute BUILD's checkpoints here, without a server.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="For the reports; default BUILD/parity.")
 @with_output
 def check(output: Output, target: str, **options: Any) -> None:

@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from trtkit.checkpoints.stop_ids import read_stop_ids
 from trtkit.errors import DifferenceError, InputError
 from trtkit.evaluate.check import plan_requests, run_check
 from trtkit.evaluate.deployment import Target, open_endpoint
+from trtkit.evaluate.endpoint import Endpoint
 from trtkit.evaluate.parity import Referee
 from trtkit.evaluate.prompts import Prompt, choose_prompts
 from trtkit.evaluate.record import ParityRecord, read_record
@@ -47,12 +49,14 @@ class PromptChoice:
 @dataclass(frozen=True)
 class CheckOptions:
     """record: a record made earlier, instead of BUILD/parity/record.json. draft_lens: empty takes 0 and the build's.
-    dtype: what a deployment computes in whose build is not at hand. command: how to repeat this check."""
+    dtype: what a deployment computes in whose build is not at hand. in_process: execute the build's checkpoints here
+    instead of asking a server. command: how to repeat this check."""
 
     choice: PromptChoice = PromptChoice()
     record: Path | None = None
     draft_lens: tuple[int, ...] = ()
     dtype: Dtype = "bfloat16"
+    in_process: bool = False
     out: Path | None = None
     command: str = "trtkit parity check"
 
@@ -107,7 +111,7 @@ def check_parity(
     keys = [prompt.key for prompt in prompts] if prompts else [answer.prompt_key for answer in record.answers]
     header, profile = record.header, _profile(target, options, record)
     requests = list(plan_requests(record.answers_to(keys), _draft_lens(target, options)))
-    with open_endpoint(target, clock_ns, on_progress) as endpoint:
+    with _endpoint(target, options, header.end_ids, clock_ns, on_progress) as endpoint:
         result = run_check(endpoint, requests, Referee(header, profile), max_new_tokens, on_progress)
     context = ParityContext(
         deployment=target.name,
@@ -146,6 +150,25 @@ def write_parity_reports(document: dict[str, Any], out: Path) -> None:
             write_text(out / name, text)
         except OSError as error:
             raise disk_error(error, out) from error
+
+
+@contextmanager
+def _endpoint(
+    target: Target,
+    options: CheckOptions,
+    end_ids: Sequence[int],
+    clock_ns: Callable[[], int],
+    on_progress: OnProgress,
+) -> Iterator[Endpoint]:
+    if not options.in_process:
+        with open_endpoint(target, clock_ns, on_progress) as endpoint:
+            yield endpoint
+        return
+    if target.build is None:
+        raise InputError(f"{target.name} is a server", "give the build directory to execute it here", code="URL")
+    from trtkit.evaluate.reference_endpoint import ReferenceEndpoint, load_models
+
+    yield ReferenceEndpoint(load_models(target.build, end_ids), clock_ns)
 
 
 def _out(target: Target, options: CheckOptions) -> Path:

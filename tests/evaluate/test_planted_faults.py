@@ -1,0 +1,147 @@
+"""Faults planted into a converted checkpoint are found by the parity check; a clean one raises no alarm.
+
+The checkpoint is executed in this process, so that each fault costs a second instead of a server's start.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from deployed_tiny import deployed_tiny
+from safetensors.numpy import load_file, save_file
+from trtkit.builds import Build, open_build
+from trtkit.cli.main import cli
+from trtkit.errors import CheckpointError
+from trtkit.evaluate.deployment import Target
+from trtkit.evaluate.parity_run import CheckOptions, PromptChoice, check_parity, record_build
+
+NUM_PROMPTS = 8
+CHOICE = PromptChoice(limit=NUM_PROMPTS)
+Tensors = dict[str, np.ndarray[Any, Any]]
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    made = deployed_tiny(tmp_path_factory.mktemp("tiny"))
+    record_build(made, CHOICE)
+    return made
+
+
+@pytest.fixture
+def broken(build: Build, tmp_path: Path) -> Build:
+    """A copy of the build, its record included, to plant a fault into."""
+    shutil.copytree(build.folder, tmp_path / "build", ignore=shutil.ignore_patterns("launch", "logs"))
+    return open_build(tmp_path / "build")
+
+
+def check(build: Build, **options: Any) -> dict[str, Any]:
+    return check_parity(Target("tiny", build), CheckOptions(CHOICE, in_process=True, **options))
+
+
+def change_weights(build: Build, role: str, change: Callable[[Tensors], None]) -> None:
+    path = build.checkpoint(role) / "rank0.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path)
+
+
+def change_config(build: Build, **values: Any) -> None:
+    path = build.checkpoint("target") / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def swap_gate_and_up(tensors: Tensors) -> None:
+    mlp = "transformer.layers.0.mlp."
+    tensors[mlp + "fc.weight"], tensors[mlp + "gate.weight"] = tensors[mlp + "gate.weight"], tensors[mlp + "fc.weight"]
+
+
+def drop_a_kv_head(tensors: Tensors) -> None:
+    qkv = tensors["transformer.layers.1.attention.qkv.weight"]
+    qkv[64 + 16 : 64 + 32] = 0  # [Q 4 x 16 ; K 2 x 16 ; V 2 x 16]: the second key head
+
+
+def transpose_the_output(tensors: Tensors) -> None:
+    name = "transformer.layers.2.attention.dense.weight"
+    tensors[name] = np.ascontiguousarray(tensors[name].T)
+
+
+def forget_a_norm(tensors: Tensors) -> None:
+    tensors["transformer.layers.0.post_layernorm.weight"][:] = 1
+
+
+def shift_the_head_by_one(tensors: Tensors) -> None:
+    tensors["lm_head.weight"] = np.roll(tensors["lm_head.weight"], 1, axis=0)
+
+
+def test_a_clean_build_is_identical(build: Build) -> None:
+    document = check(build)
+    assert (document["verdict"], document["identical"]) == ("identical", len(document["prompts"]))
+    assert document["num_requests"] == 3 * len(document["prompts"])
+    assert document["acceptance"] == {"cold": 1.0, "repeated": 1.0}
+
+
+@pytest.mark.parametrize(
+    "fault", [swap_gate_and_up, drop_a_kv_head, transpose_the_output, forget_a_norm, shift_the_head_by_one]
+)
+def test_wrong_weights_are_different_in_every_prompt(fault: Callable[[Tensors], None], broken: Build) -> None:
+    change_weights(broken, "target", fault)
+    document = check(broken)
+    assert document["verdict"] == "different"
+    assert document["different"] == len(document["prompts"])
+
+
+def test_a_missing_last_layer_is_different(broken: Build) -> None:
+    def drop(tensors: Tensors) -> None:
+        for name in [name for name in tensors if name.startswith("transformer.layers.2.")]:
+            del tensors[name]
+
+    change_weights(broken, "target", drop)
+    change_config(broken, num_hidden_layers=2)
+    assert check(broken)["verdict"] == "different"
+
+
+@pytest.mark.parametrize("values", [{"rotary_base": 500000.0}, {"norm_epsilon": 0.1}], ids=str)
+def test_a_wrong_configuration_is_different(values: dict[str, Any], broken: Build) -> None:
+    change_config(broken, **values)
+    assert check(broken)["verdict"] == "different"
+
+
+def test_a_tokenizer_that_adds_a_bos_is_named(broken: Build) -> None:
+    path = broken.tokenizer / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "add_bos_token": True}))
+    case = check(broken)["prompts"][0]["cases"][0]
+    assert case["verdict"] == "different"
+    assert case["prompt_lengths"][1] == case["prompt_lengths"][0] + 1
+
+
+def test_a_wrong_draft_changes_nothing_but_the_acceptance(broken: Build) -> None:
+    change_weights(broken, "draft", swap_gate_and_up)
+    document = check(broken)
+    assert document["verdict"] == "identical"
+    assert document["acceptance"]["cold"] < 0.9
+
+
+def test_a_checkpoint_changed_after_the_build_is_not_asked(broken: Build) -> None:
+    source = broken.source("target") / "tokenizer_config.json"
+    before = source.read_text()
+    try:
+        source.write_text(before + " ")
+        with pytest.raises(CheckpointError, match="has changed since the build"):
+            record_build(broken, CHOICE)
+    finally:
+        source.write_text(before)
+
+
+def test_a_difference_is_shown_in_full_and_then_exits_with_1(broken: Build) -> None:
+    change_weights(broken, "target", swap_gate_and_up)
+    arguments = ["parity", "check", str(broken.folder), "--in-process", "--limit", str(NUM_PROMPTS)]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 1
+    assert "margin" in result.stdout and "different: 0 of" in result.stdout
+    assert result.stderr.count("PARITY: different") == 1 and "Fix: " in result.stderr
+    assert "<failure" in (broken.folder / "parity" / "junit.xml").read_text()

@@ -1,0 +1,98 @@
+"""A build against a machine: version, SM, runtime and GPUs must match before anything starts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deployments import yaml_document
+from machines import H100, L40S, gpu_box, laptop
+from trtkit.builds import Build, open_build
+from trtkit.checking.folder_checks import check_machine
+from trtkit.checking.rules.machine import BUILT_RULES, MACHINE_RULES
+from trtkit.doctor import Machine
+from trtkit.doctor.facts import Limits, Memory, SharedMemory
+
+GIB = 1 << 30
+
+
+def build_of(folder: Path, backend: str = "engine", version: str = "1.2.1", **changes: Any) -> Build:
+    """A build directory with nothing in it but its manifest."""
+    yaml = {"backend": backend, "tensorrt_llm": version, **{k.replace("__", "."): v for k, v in changes.items()}}
+    document = {
+        "schema": "trtkit.manifest/1",
+        "backend": backend,
+        "tensorrt_llm": version,
+        "config": yaml_document(yaml),
+        "inputs": {},
+    }
+    (folder / "manifest.json").write_text(json.dumps(document))
+    return open_build(folder)
+
+
+def codes(machine: Machine, build: Build | None = None) -> set[str]:
+    return {finding.code for finding in check_machine(machine, build)}
+
+
+def test_every_rule_is_tested_here() -> None:
+    text = Path(__file__).read_text()
+    assert [rule.code for rule in (*MACHINE_RULES, *BUILT_RULES) if f'"{rule.code}"' not in text] == []
+
+
+def test_a_matching_machine_gives_no_finding(tmp_path: Path) -> None:
+    assert codes(gpu_box(), build_of(tmp_path)) == set()
+
+
+def test_another_version_is_refused(tmp_path: Path) -> None:
+    assert codes(gpu_box(version="0.19.0"), build_of(tmp_path, version="0.17.0")) == {"RUN-VERSION"}
+    assert codes(gpu_box(version="0.17.0"), build_of(tmp_path, version="0.17.0")) == set()
+
+
+def test_another_sm_is_refused(tmp_path: Path) -> None:
+    assert codes(gpu_box(L40S), build_of(tmp_path)) == {"RUN-SM"}
+    assert codes(gpu_box(L40S), build_of(tmp_path, gpu__name="l40s")) == set()
+
+
+def test_a_build_that_names_no_gpu_is_not_held_against_one(tmp_path: Path) -> None:
+    assert codes(gpu_box(L40S), build_of(tmp_path, gpu=...)) == set()
+
+
+def test_engines_need_a_runtime(tmp_path: Path) -> None:
+    assert codes(laptop(), build_of(tmp_path)) == {"RUN-RUNTIME"}
+
+
+def test_every_rank_needs_a_gpu(tmp_path: Path) -> None:
+    assert codes(gpu_box(H100), build_of(tmp_path, target__tensor_parallel=2)) == {"RUN-GPUS"}
+    assert codes(gpu_box(H100, H100), build_of(tmp_path, target__tensor_parallel=2)) == set()
+
+
+def test_a_reference_build_needs_what_serves_it(tmp_path: Path) -> None:
+    numpy_2 = laptop(packages={"numpy": "2.1.0", "torch": "2.13.0"})
+    assert codes(numpy_2, build_of(tmp_path, "reference")) == {"RUN-SERVE"}
+    assert codes(laptop(), build_of(tmp_path, "reference")) == set()
+
+
+@pytest.mark.parametrize(
+    ("machine", "code"),
+    [
+        (laptop(limits=Limits(1024, None, None)), "HOST-FILES"),
+        (laptop(shared_memory=SharedMemory(64 << 20, 64 << 20)), "HOST-SHM"),
+        (gpu_box(limits=Limits(65536, 8 << 20, None)), "HOST-MEMLOCK"),
+        (laptop(memory=Memory(64 * GIB, 64 * GIB, 64 * GIB, 2)), "HOST-NUMA"),
+    ],
+)
+def test_a_tight_machine_is_warned_about(machine: Machine, code: str) -> None:
+    assert codes(machine) == {code}
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        laptop(limits=Limits(4096, None, None)),
+        laptop(shared_memory=SharedMemory(512 << 20, 512 << 20)),
+        laptop(limits=Limits(65536, 8 << 20, None)),
+        laptop(),
+    ],
+)
+def test_a_machine_with_just_enough_is_not(machine: Machine) -> None:
+    assert codes(machine) == set()

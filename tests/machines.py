@@ -1,4 +1,4 @@
-"""Machines for tests: a laptop, and a GPU box in NVIDIA's container, as the doctor finds them; any fact may be changed."""
+"""Machines for tests, as the doctor finds them: a laptop, and a GPU box in a container; any fact may be changed."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -62,7 +62,7 @@ def check_repository(folder: Path) -> list[Finding]:
 def check_build(folder: Path) -> list[Finding]:
     """All of a build directory: configuration, checkpoints, engines, repository, and this machine."""
     try:
-        build = open_build(folder)
+        build = open_whole_build(folder)
     except InputError as error:
         return [finding_of(error, str(folder)), *_parts(folder, ())]
     return [
@@ -80,13 +80,27 @@ def check_machine(machine: Machine, build: Build | None) -> list[Finding]:
     return findings
 
 
+def open_whole_build(folder: Path) -> Build:
+    """A finished build whose manifest has what the checks read. Raises InputError BUILD-MANIFEST when it has not."""
+    build = open_build(folder)
+    missing = sorted({"backend", "tensorrt_llm", "inputs"} - build.manifest.keys())
+    if missing:
+        raise InputError(
+            f"lacks {', '.join(missing)}",
+            "run `trtkit build` again",
+            code="BUILD-MANIFEST",
+            where=str(folder / "manifest.json"),
+        )
+    return build
+
+
 def _as_built(build: Build) -> BuildConfig:
     return build.config.model_copy(update={"backend": build.manifest["backend"]})
 
 
 def _sources(build: Build) -> dict[str, Path]:
     """The source checkpoints that are still where the build found them."""
-    found = {role: build.source(role) for role in build.config.models}
+    found = {role: build.source(role) for role in build.config.models if role in build.manifest["inputs"]}
     return {role: folder for role, folder in found.items() if folder.is_dir()}
 
 

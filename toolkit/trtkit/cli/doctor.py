@@ -6,8 +6,7 @@ import click
 from rich.console import Group
 from rich.table import Table
 
-from trtkit.builds import open_build
-from trtkit.checking.folder_checks import check_machine
+from trtkit.checking.folder_checks import check_machine, open_whole_build
 from trtkit.cli.output import Output, with_output
 from trtkit.doctor.machine import Machine, inspect_machine, machine_record
 from trtkit.findings import Finding
@@ -24,7 +23,7 @@ def command(output: Output, build: Path | None) -> int:
     Exits with 3 when the machine does not fit BUILD.
     """
     machine = inspect_machine()
-    findings = check_machine(machine, open_build(build) if build else None)
+    findings = check_machine(machine, open_whole_build(build) if build else None)
     record = machine_record(machine) | {"findings": [finding.as_dict() for finding in findings]}
     output.result(record, render(machine, findings))
     return 3 if any(finding.severity == "error" for finding in findings) else 0

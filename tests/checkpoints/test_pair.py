@@ -1,0 +1,108 @@
+"""Two tokenizers are compared id by id, and every kind of difference is told apart."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deployments import WORDS, write_tokenizer
+from trtkit.checkpoints.pair import TokenizerDifference, compare_tokenizers, show
+from trtkit.checkpoints.tokenizer import read_tokenizer
+from trtkit.errors import CheckpointError
+
+SPECIAL = {0: "<s>", 1: "</s>"}
+
+
+def compare(folder: Path, draft: dict[str, Any], target: dict[str, Any] | None = None) -> TokenizerDifference:
+    for role, parts in (("draft", draft), ("target", target or {})):
+        (folder / role).mkdir()
+        write_tokenizer(folder / role, parts)
+    return compare_tokenizers(read_tokenizer(folder / "draft"), read_tokenizer(folder / "target"))
+
+
+def test_the_same_file_has_no_difference(tmp_path: Path) -> None:
+    assert compare(tmp_path, {}) == TokenizerDifference((), (), (), (), (), False)
+
+
+def test_the_same_vocabulary_in_another_order_of_keys_has_none(tmp_path: Path) -> None:
+    shuffled = dict(reversed([(word, number) for number, word in enumerate(WORDS)]))
+    assert compare(tmp_path, {"words": shuffled}).same_ids
+
+
+def test_swapped_pieces_are_found_by_id(tmp_path: Path) -> None:
+    difference = compare(tmp_path, {"words": ("<s>", "</s>", "b", "a", *WORDS[4:])})
+    assert [(d.token_id, d.draft, d.target) for d in difference.pieces] == [(2, "b", "a"), (3, "a", "b")]
+    assert (
+        show(difference.pieces)
+        == "id 2: 'b' in the draft, 'a' in the target; id 3: 'a' in the draft, 'b' in the target"
+    )
+
+
+def test_a_renamed_special_token_is_no_difference_of_text(tmp_path: Path) -> None:
+    difference = compare(tmp_path, {"special": SPECIAL | {8: "<|x|>"}}, {"special": SPECIAL | {8: "<|y|>"}})
+    assert not difference.pieces
+    assert [d.token_id for d in difference.special] == [8]
+
+
+def test_ids_of_one_side_only_are_listed(tmp_path: Path) -> None:
+    difference = compare(tmp_path, {"special": SPECIAL | {9: "<|x|>"}}, {"special": SPECIAL | {8: "<|y|>"}})
+    assert (difference.only_draft, difference.only_target) == ((9,), (8,))
+
+
+@pytest.mark.parametrize(
+    ("parts", "named"),
+    [
+        ({"merges": ["b c", "a b", "a bc"]}, "merges"),
+        ({"normalizer": {"type": "NFC"}}, "normalizer"),
+        ({"byte_fallback": True}, "byte fallback"),
+    ],
+)
+def test_what_cuts_text_differently_is_named(parts: dict[str, Any], named: str, tmp_path: Path) -> None:
+    assert compare(tmp_path, parts).segmentation == (named,)
+
+
+def test_both_spellings_of_merges_are_the_same(tmp_path: Path) -> None:
+    assert compare(tmp_path, {"merges": [["a", "b"], ["b", "c"], ["a", "bc"]]}).segmentation == ()
+
+
+def test_a_unigram_model_is_read_with_its_scores(tmp_path: Path) -> None:
+    document = {"model": {"type": "Unigram", "vocab": [["<unk>", 0.0], ["▁a", -1.5]]}, "added_tokens": []}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(document))
+    spec = read_tokenizer(tmp_path)
+    assert (spec.kind, spec.pieces, spec.scores) == ("Unigram", {"<unk>": 0, "▁a": 1}, (0.0, -1.5))
+
+
+def test_the_largest_id_counts_added_tokens(tmp_path: Path) -> None:
+    assert read_tokenizer(write_tokenizer(tmp_path, {"special": SPECIAL | {40: "<|x|>"}})).max_id == 40
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [("{{ a }}", "{{ a }}"), ([{"name": "default", "template": "{{ b }}"}], "{{ b }}"), (None, None)],
+)
+def test_the_chat_template_is_read_in_each_form(template: Any, text: str | None, tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, {"settings": {"chat_template": template}})
+    assert read_tokenizer(tmp_path).chat_template == text
+
+
+def test_a_template_file_wins(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, {"settings": {"chat_template": "{{ a }}"}})
+    (tmp_path / "chat_template.jinja").write_text("{{ file }}")
+    assert read_tokenizer(tmp_path).chat_template == "{{ file }}"
+
+
+def test_no_limit_is_no_length(tmp_path: Path) -> None:
+    assert read_tokenizer(write_tokenizer(tmp_path, {"settings": {"model_max_length": 1e30}})).max_len is None
+    assert read_tokenizer(write_tokenizer(tmp_path, {"settings": {"model_max_length": 2048}})).max_len == 2048
+
+
+def test_a_template_processor_that_adds_bos_is_seen(tmp_path: Path) -> None:
+    processor = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}]}
+    assert read_tokenizer(write_tokenizer(tmp_path, {"post_processor": processor})).adds_bos
+    assert not read_tokenizer(write_tokenizer(tmp_path, {})).adds_bos
+
+
+def test_a_missing_tokenizer_is_an_error_with_a_fix(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="TOK-MISSING") as caught:
+        read_tokenizer(tmp_path)
+    assert caught.value.fix

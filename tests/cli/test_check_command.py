@@ -1,0 +1,199 @@
+"""`trtkit check`, `plan` and `doctor`: exit codes, the JSON contract, speed, and no heavy import."""
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from real_models import write_real_model
+from tiny import tiny_checkpoint
+from tiny_build import tiny_build
+from trtkit.cli.main import cli
+
+LLAMA_70B, LLAMA_1B = "meta-llama/Llama-3.3-70B-Instruct", "meta-llama/Llama-3.2-1B-Instruct"
+PAIR: dict[str, Any] = {
+    "name": "pair",
+    "backend": "engine",
+    "gpu": {"name": "h100", "count": 4},
+    "target": {"checkpoint": LLAMA_70B, "tensor_parallel": 4},
+    "draft": {"checkpoint": LLAMA_1B},
+    "speculation": {"kind": "draft_target", "max_draft_len": 5},
+    "limits": {"max_batch_size": 4, "max_input_len": 1024, "max_output_len": 512},
+}
+HEAVY = {"torch", "transformers", "tensorrt_llm", "tritonclient", "tokenizers", "matplotlib"}
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A YAML whose checkpoints lie in trtkit's cache."""
+    monkeypatch.setenv("TRTKIT_CACHE", str(tmp_path))
+    for name in (LLAMA_70B, LLAMA_1B):
+        write_real_model(name, tmp_path)
+    return write_yaml(tmp_path, PAIR)
+
+
+def write_yaml(folder: Path, document: dict[str, Any]) -> Path:
+    path = folder / "pair.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def test_a_sound_yaml_exits_with_0(pair: Path) -> None:
+    result = run("check", pair)
+    assert result.exit_code == 0, result.output
+    assert "LIMIT-WRITTEN" in result.stdout
+
+
+def test_an_error_exits_with_2_and_names_file_and_key(pair: Path) -> None:
+    result = run("check", pair, "--set", "kv_cache.dtype=fp8")
+    assert result.exit_code == 2
+    assert "KV-FP8-FMHA" in result.stdout
+    assert "kv_cache.dtype" in result.stdout
+
+
+def test_json_is_the_contract(pair: Path) -> None:
+    result = run("check", pair, "--set", "kv_cache.dtype=fp8", "--json")
+    record = json.loads(result.stdout)
+    assert record["schema"] == "trtkit.check/1"
+    assert record["ok"] is False
+    assert set(record["findings"][0]) == {"code", "severity", "where", "cause", "fix"}
+    assert record["findings"][0]["severity"] == "error"
+
+
+def test_warnings_fail_only_when_strict(pair: Path) -> None:
+    arguments = ("check", pair, "--set", "draft.tensor_parallel=4")
+    assert run(*arguments).exit_code == 0
+    assert run(*arguments, "--strict").exit_code == 2
+
+
+def test_an_ignored_finding_is_recorded_and_does_not_fail(pair: Path) -> None:
+    result = run("check", pair, "--set", "kv_cache.dtype=fp8", "--ignore", "KV-FP8-FMHA", "--json")
+    record = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert [finding["code"] for finding in record["ignored"]] == ["KV-FP8-FMHA"]
+
+
+def test_ignoring_an_unknown_code_is_an_error(pair: Path) -> None:
+    result = run("check", pair, "--ignore", "KV-FP8-FHMA")
+    assert result.exit_code == 2
+    assert "no finding has this code" in result.stderr
+
+
+def test_a_misspelt_key_brings_the_right_one(pair: Path) -> None:
+    result = run("check", pair, "--set", "speculation.max_drat_len=5")
+    assert result.exit_code == 2
+    assert "did you mean max_draft_len?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("prepare", "kind"),
+    [
+        (lambda folder: tiny_checkpoint(folder / "hf", tokenizer=True), "checkpoint"),
+        (lambda folder: tiny_build(folder) / "checkpoints" / "target", "TensorRT-LLM checkpoint"),
+        (lambda folder: tiny_build(folder) / "engines" / "target", "engine"),
+        (lambda folder: tiny_build(folder) / "model_repository", "repository"),
+        (lambda folder: tiny_build(folder), "build"),
+    ],
+    ids=["checkpoint", "TensorRT-LLM checkpoint", "engine", "repository", "build"],
+)
+def test_each_kind_of_target_is_recognised(prepare: Any, kind: str, tmp_path: Path) -> None:
+    record = json.loads(run("check", prepare(tmp_path), "--json").stdout)
+    assert record["target"] == kind
+
+
+@pytest.mark.parametrize("name", ["nothing", "empty"])
+def test_a_target_that_is_none_exits_with_2(name: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    result = run("check", tmp_path / name)
+    assert result.exit_code == 2
+    assert "CHECK-TARGET" in result.stderr
+
+
+def test_plan_prints_the_contract(pair: Path) -> None:
+    record = json.loads(run("plan", pair, "--json").stdout)
+    assert record["schema"] == "trtkit.plan/1"
+    assert record["target"]["kv_bytes_per_token"] == 2 * 80 * 8 * 128 * 2
+    assert record["max_sequences"] > 0
+
+
+def test_plan_fails_when_nothing_fits(pair: Path) -> None:
+    result = run("plan", pair, "--set", "target.tensor_parallel=1", "--set", "gpu.count=1")
+    assert result.exit_code == 2
+    assert "too little" in result.stdout
+
+
+def test_plan_needs_a_known_gpu(pair: Path) -> None:
+    result = run("plan", pair, "--gpu", "h1000")
+    assert result.exit_code == 2
+    assert "GPU-UNKNOWN" in result.stderr
+
+
+def test_plan_says_which_checkpoint_is_not_there(pair: Path) -> None:
+    result = run("plan", pair, "--set", "draft.checkpoint=org/elsewhere")
+    assert result.exit_code == 2
+    assert "PLAN-CHECKPOINT" in result.stderr
+
+
+def test_plan_takes_a_measured_acceptance(pair: Path) -> None:
+    record = json.loads(run("plan", pair, "--acceptance", "0.5", "--json").stdout)
+    assert 0.6 < record["assumed_acceptance_rate"] < 0.9
+
+
+def test_plan_draws_a_picture(pair: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    result = run("plan", pair, "--plot", tmp_path / "plots" / "plan.svg")
+    assert result.exit_code == 0, result.output
+    assert "<svg" in (tmp_path / "plots" / "plan.svg").read_text()
+
+
+def test_plan_lists_the_catalogue() -> None:
+    result = run("plan", "--list-gpus")
+    assert result.exit_code == 0
+    assert "h100-sxm-80gb" in result.stdout
+
+
+def test_doctor_reports_this_machine() -> None:
+    record = json.loads(run("doctor", "--json").stdout)
+    assert record["allows"].keys() == {"reference", "serve", "engine", "llmapi"}
+    assert run("doctor").exit_code == 0
+
+
+def test_doctor_refuses_a_build_for_another_machine(tmp_path: Path) -> None:
+    build = tiny_build(tmp_path)
+    manifest = {
+        "schema": "trtkit.manifest/1",
+        "backend": "engine",
+        "tensorrt_llm": "1.2.1",
+        "inputs": {},
+        "config": PAIR,
+    }
+    (build / "manifest.json").write_text(json.dumps(manifest))
+    result = run("doctor", build, "--json")
+    if json.loads(result.stdout)["allows"]["engine"]["possible"]:
+        pytest.skip("this machine runs engines")
+    assert result.exit_code == 3
+    assert "RUN-RUNTIME" in {finding["code"] for finding in json.loads(result.stdout)["findings"]}
+
+
+@pytest.mark.parametrize("command", ["check", "plan"])
+def test_under_a_second_of_cpu_time_and_without_heavy_imports(command: str, pair: Path) -> None:
+    probe = (
+        "import sys, runpy; sys.argv = ['trtkit', *sys.argv[1:]]\n"
+        "try: runpy.run_module('trtkit', run_name='__main__')\n"
+        f"finally: print(sorted({HEAVY!r} & sys.modules.keys()), file=sys.stderr)"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-P", "-c", probe, command, str(pair)], capture_output=True, text=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "[]"
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0

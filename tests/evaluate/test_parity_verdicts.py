@@ -4,7 +4,7 @@ import math
 
 import pytest
 from parity_samples import END, answer, deployed, header, step
-from trtkit.evaluate.parity import Referee, worst
+from trtkit.evaluate.parity import Referee, ScoredToken, worst
 from trtkit.evaluate.tolerance import NumericProfile
 
 EXACT = Referee(header(), NumericProfile("float32", 2, 16))
@@ -92,3 +92,26 @@ def test_the_worst_verdict_decides() -> None:
     assert worst([]) == "identical"
     assert worst(["identical", "near-tie"]) == "near-tie"
     assert worst(["different", "near-tie", "identical"]) == "different"
+
+
+def scored(*gaps: float) -> list[ScoredToken]:
+    return [ScoredToken(10, 10 if gap == 0 else 13, gap, 10.0, 4.0, 1.0) for gap in gaps]
+
+
+def test_a_near_tie_stays_one_while_rounding_explains_every_later_token() -> None:
+    tie = COARSE.compare(ANSWER, deployed(10, 11, 13, 7), 4)
+    followed = COARSE.follow(tie, scored(0, 0, 0.01, 0))
+    assert (followed.verdict, followed.num_near_ties) == ("near-tie", 1)
+
+
+def test_a_fault_after_a_near_tie_is_a_difference_at_its_own_place() -> None:
+    tie = COARSE.compare(ANSWER, deployed(10, 11, 13, 7), 4)
+    followed = COARSE.follow(tie, scored(0, 0, 0.01, 5.0))
+    assert (followed.verdict, followed.num_near_ties) == ("different", 2)
+    assert followed.divergence is not None
+    assert (followed.divergence.position, followed.divergence.margin) == (3, 5.0)
+
+
+def test_a_margin_that_is_no_number_is_a_difference() -> None:
+    tie = COARSE.compare(ANSWER, deployed(10, 11, 13, 7), 4)
+    assert COARSE.follow(tie, [ScoredToken(1, 2, math.inf, math.nan, 4.0, 1.0)]).verdict == "different"

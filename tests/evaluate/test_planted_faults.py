@@ -18,7 +18,8 @@ from trtkit.builds import Build, open_build
 from trtkit.cli.main import cli
 from trtkit.errors import CheckpointError
 from trtkit.evaluate.deployment import Target
-from trtkit.evaluate.parity_run import CheckOptions, PromptChoice, check_parity, record_build
+from trtkit.evaluate.parity_run import CheckOptions, check_parity
+from trtkit.evaluate.record_choice import PromptChoice, record_build
 
 NUM_PROMPTS = 8
 CHOICE = PromptChoice(limit=NUM_PROMPTS)

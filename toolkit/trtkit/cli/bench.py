@@ -14,7 +14,7 @@ from trtkit.cli.output import Output, with_output
 from trtkit.evaluate.bench_plot import run_label
 from trtkit.evaluate.bench_run import DEFAULT_REQUESTS, BenchOptions, bench_deployment
 from trtkit.evaluate.deployment import parse_target
-from trtkit.evaluate.parity_run import PromptChoice
+from trtkit.evaluate.record_choice import PromptChoice
 
 _POSITIVE = click.IntRange(min=1)
 

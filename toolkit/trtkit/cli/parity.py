@@ -14,8 +14,9 @@ from rich.text import Text
 from trtkit.builds import open_build
 from trtkit.cli.output import Output, with_output
 from trtkit.evaluate.deployment import parse_target
-from trtkit.evaluate.parity_run import CheckOptions, PromptChoice, check_parity, record_build, refuse_difference
+from trtkit.evaluate.parity_run import CheckOptions, check_parity, refuse_difference
 from trtkit.evaluate.record import ParityRecord
+from trtkit.evaluate.record_choice import PromptChoice, record_build
 from trtkit.evaluate.reports.junit import explain_case
 from trtkit.evaluate.reports.markdown import parity_summary
 from trtkit.evaluate.tolerance import Dtype
@@ -65,6 +66,7 @@ def record(output: Output, build: Path, dtype: Dtype, device: str, **choice: Any
 @click.option("--draft-len", "draft_lens", type=click.IntRange(min=0), multiple=True, help="0 is off; repeatable.")
 @click.option("--dtype", type=click.Choice(get_args(Dtype)), default="bfloat16", help="Of a server given by URL.")
 @click.option("--in-process", is_flag=True, help="Execute BUILD's checkpoints here, without a server.")
+@click.option("--replay/--no-replay", default=True, help="Follow answers past a near-tie to their end (default).")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="For the reports; default BUILD/parity.")
 @with_output
 def check(output: Output, target: str, **options: Any) -> None:

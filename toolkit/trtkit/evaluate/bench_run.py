@@ -18,8 +18,8 @@ from trtkit.evaluate.bench import BenchPlan, Mode, plan_loads, run_bench
 from trtkit.evaluate.bench_plot import plot_bench
 from trtkit.evaluate.deployment import Target, open_endpoint
 from trtkit.evaluate.endpoint import Endpoint
-from trtkit.evaluate.parity_run import PromptChoice
 from trtkit.evaluate.prompts import Prompt
+from trtkit.evaluate.record_choice import PromptChoice
 from trtkit.evaluate.reports.bench_document import BenchContext, bench_document
 from trtkit.evaluate.sources import unchanged_source
 from trtkit.progress import OnProgress, silent

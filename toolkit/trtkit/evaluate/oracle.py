@@ -15,6 +15,7 @@ from torch import Tensor
 from trtkit import __version__
 from trtkit.checkpoints.weights import open_weights
 from trtkit.errors import CheckpointError
+from trtkit.evaluate.parity import ScoredToken
 from trtkit.evaluate.record import OracleStep
 from trtkit.evaluate.tolerance import Dtype
 
@@ -102,6 +103,32 @@ class Oracle:
             if token in end_ids:
                 return
             pending = [token]
+
+    @torch.inference_mode()
+    def follow(self, prompt_ids: Sequence[int], token_ids: Sequence[int], end_ids: Sequence[int]) -> list[ScoredToken]:
+        """Score each token of a given answer after the tokens before it, in one pass. End tokens count as one."""
+        num_tokens = len(token_ids)
+        ids = torch.tensor([[*prompt_ids, *token_ids[:-1]]], device=self._head.device)
+        with self._watched_head() as seen:
+            logits = self.model(input_ids=ids).logits[0, -num_tokens:].float()
+        states = seen[-1][0, -num_tokens:].float()
+        return [
+            self._score(state, row, token, end_ids) for state, row, token in zip(states, logits, token_ids, strict=True)
+        ]
+
+    def _score(self, state: Tensor, logits: Tensor, token: int, end_ids: Sequence[int]) -> ScoredToken:
+        """state [D], logits [V]"""
+        best = int(logits.argmax())
+        said = max(end_ids, key=lambda end: logits[end].item()) if token in end_ids else token
+        distance = (self._head[best].float() - self._head[said].float()).norm()
+        return ScoredToken(
+            oracle_token=best,
+            token=said,
+            gap=(logits[best] - logits[said]).item(),
+            best_logit=logits[best].item(),
+            state_norm=state.norm().item(),
+            distance=distance.item(),
+        )
 
     @torch.inference_mode()
     def states(self, token_ids: Sequence[int]) -> Tensor:

@@ -35,13 +35,31 @@ class Comparison:
     """A verdict, the number of tokens that agree, and the divergence unless the answers are identical.
 
     prompt_lengths is (oracle's, deployment's) where the deployment made another number of tokens of the prompt: then
-    the two were asked different things, and the verdict is different whatever they answered.
+    the two were asked different things, and the verdict is different whatever they answered. num_near_ties counts the
+    near-ties of the whole deployed answer where the oracle followed it (replay.py), else it is None.
     """
 
     verdict: Verdict
     num_agreeing_tokens: int
     divergence: Divergence | None = None
     prompt_lengths: tuple[int, int] | None = None
+    num_near_ties: int | None = None
+
+
+@dataclass(frozen=True)
+class ScoredToken:
+    """One token of a deployed answer as the oracle sees it after the deployment's own previous tokens.
+
+    gap is the oracle's best logit minus the token's, 0 where the token is the oracle's own choice; state_norm and
+    distance as in OracleStep.
+    """
+
+    oracle_token: int
+    token: int
+    gap: float
+    best_logit: float
+    state_norm: float
+    distance: float
 
 
 @dataclass(frozen=True)
@@ -64,8 +82,8 @@ class Referee:
         return replace(comparison, verdict="different", prompt_lengths=(lengths[0], lengths[1]))
 
     def _compare_tokens(self, answer: RecordedAnswer, deployed: Sequence[int], max_new_tokens: int) -> Comparison:
-        expected = self._normalized(answer.token_ids[:max_new_tokens], max_new_tokens)
-        got = self._normalized(deployed, max_new_tokens)
+        expected = self.normalized(answer.token_ids[:max_new_tokens], max_new_tokens)
+        got = self.normalized(deployed, max_new_tokens)
         agreeing = _common_prefix(expected, got)
         if agreeing == len(expected) == len(got):
             return Comparison("identical", agreeing)
@@ -75,7 +93,7 @@ class Referee:
         verdict: Verdict = "near-tie" if divergence.margin <= divergence.tolerance else "different"
         return Comparison(verdict, agreeing, divergence)
 
-    def _normalized(self, token_ids: Sequence[int], max_new_tokens: int) -> list[int]:
+    def normalized(self, token_ids: Sequence[int], max_new_tokens: int) -> list[int]:
         """Cut after the first end token, written as the first of end_ids; add it where it was left out."""
         ends = self.header.end_ids
         stop = next((i for i, token in enumerate(token_ids) if token in ends), None)
@@ -84,15 +102,30 @@ class Referee:
             kept.append(ends[0])
         return kept
 
+    def follow(self, comparison: Comparison, scored: Sequence[ScoredToken]) -> Comparison:
+        """Judge the rest of a near-tie: every token of the deployed answer, not only the first that differs.
+
+        The verdict turns to different at the first token whose margin rounding does not explain.
+        """
+        others = [(position, token) for position, token in enumerate(scored) if token.gap > 0]
+        divergences = [self._judge_scored(position, token) for position, token in others]
+        unexplained = next((found for found in divergences if not found.margin <= found.tolerance), None)
+        if unexplained is None:
+            return replace(comparison, num_near_ties=len(divergences))
+        return replace(comparison, verdict="different", divergence=unexplained, num_near_ties=len(divergences))
+
     def _judge(self, step: OracleStep, position: int, deployed_token: int) -> Divergence:
         """Margin and tolerance between the oracle's token and the deployed one, at their first difference."""
         rank = self._rank(step, deployed_token)
-        known = rank is not None
         gap = step.gaps[-1 if rank is None else rank]
         distance = 2 * self.header.max_row_norm if rank is None else step.distances[rank]
-        magnitude = max(abs(step.best_logit), abs(step.best_logit - gap))
-        tolerance = near_tie_tolerance(self.profile, LogitPair(step.state_norm, distance, magnitude))
-        return Divergence(position, step.token_ids[0], deployed_token, gap, not known, tolerance)
+        token = ScoredToken(step.token_ids[0], deployed_token, gap, step.best_logit, step.state_norm, distance)
+        return replace(self._judge_scored(position, token), margin_is_bound=rank is None)
+
+    def _judge_scored(self, position: int, token: ScoredToken) -> Divergence:
+        magnitude = max(abs(token.best_logit), abs(token.best_logit - token.gap))
+        tolerance = near_tie_tolerance(self.profile, LogitPair(token.state_norm, token.distance, magnitude))
+        return Divergence(position, token.oracle_token, token.token, token.gap, False, tolerance)
 
     def _rank(self, step: OracleStep, token: int) -> int | None:
         """Where a token stands among the recorded ones; for an end token the best of the end tokens."""

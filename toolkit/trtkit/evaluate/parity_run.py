@@ -1,4 +1,4 @@
-"""`trtkit parity`: from a build or URL and options to a record, a report and its files. Knows the order of steps."""
+"""`trtkit parity check`: from a build or URL and options to a report and its files. Knows the order of the steps."""
 
 import json
 import time
@@ -11,14 +11,13 @@ from typing import Any
 from trtkit import __version__
 from trtkit.artifacts import disk_error, write_text
 from trtkit.builds import Build
-from trtkit.checkpoints.stop_ids import read_stop_ids
 from trtkit.errors import DifferenceError, InputError
-from trtkit.evaluate.check import plan_requests, run_check
+from trtkit.evaluate.check import CheckResult, plan_requests, run_check
 from trtkit.evaluate.deployment import Target, open_endpoint
 from trtkit.evaluate.endpoint import Endpoint
 from trtkit.evaluate.parity import Referee
-from trtkit.evaluate.prompts import Prompt, choose_prompts
-from trtkit.evaluate.record import ParityRecord, read_record
+from trtkit.evaluate.record import ParityRecord
+from trtkit.evaluate.record_choice import Expectation, PromptChoice, expect_of_build, expect_of_file
 from trtkit.evaluate.reports.junit import parity_junit
 from trtkit.evaluate.reports.markdown import parity_markdown, parity_summary
 from trtkit.evaluate.reports.parity_document import ParityContext, parity_document
@@ -28,70 +27,20 @@ from trtkit.progress import OnProgress, silent
 
 
 @dataclass(frozen=True)
-class PromptChoice:
-    """Which prompts, and how long the answers; None leaves it to the build's `verification` section."""
-
-    prompts: Path | None = None
-    limit: int | None = None
-    max_new_tokens: int | None = None
-
-    def read(self, build: Build | None) -> list[Prompt]:
-        """The chosen prompts. Raises InputError for a file that holds none."""
-        configured = build.config.verification.prompts if build is not None else None
-        return choose_prompts(self.prompts or (Path(configured) if configured else None), self.limit)
-
-    def length(self, build: Build) -> int:
-        """Tokens to generate per prompt, at most what the deployment allows."""
-        wanted = self.max_new_tokens or build.config.verification.max_new_tokens
-        return min(wanted, build.config.limits.max_output_len)
-
-
-@dataclass(frozen=True)
 class CheckOptions:
     """record: a record made earlier, instead of BUILD/parity/record.json. draft_lens: empty takes 0 and the build's.
     dtype: what a deployment computes in whose build is not at hand. in_process: execute the build's checkpoints here
-    instead of asking a server. command: how to repeat this check."""
+    instead of asking a server. replay: follow answers past a near-tie, which takes the original checkpoint and is
+    left out for a record made elsewhere. out: empty takes BUILD/parity. command: how to repeat this check."""
 
-    choice: PromptChoice = PromptChoice()
+    choice: PromptChoice
     record: Path | None = None
     draft_lens: tuple[int, ...] = ()
     dtype: Dtype = "bfloat16"
     in_process: bool = False
+    replay: bool = True
     out: Path | None = None
     command: str = "trtkit parity check"
-
-
-def record_path(build: Build) -> Path:
-    """Where the record of a build lies."""
-    return build.folder / "parity" / "record.json"
-
-
-def record_build(
-    build: Build,
-    choice: PromptChoice,
-    *,
-    dtype: Dtype = "float32",
-    device: str = "cpu",
-    on_progress: OnProgress = silent,
-) -> ParityRecord:
-    """Ask the oracle on the build's original target checkpoint; answers that are recorded already are kept."""
-    # torch and transformers take seconds to import; a check with a complete record needs neither.
-    from trtkit.evaluate.encoding import PromptEncoder
-    from trtkit.evaluate.oracle import Oracle
-    from trtkit.evaluate.recording import RecordRequest, make_record
-
-    folder = unchanged_source(build, "target")
-    request = RecordRequest(
-        checkpoint=build.config.target.checkpoint,
-        folder=folder,
-        digest=build.manifest["inputs"]["target"]["digest"],
-        prompts=choice.read(build),
-        end_ids=read_stop_ids(folder)[0],
-        max_new_tokens=choice.length(build),
-        max_input_len=build.config.limits.max_input_len,
-    )
-    oracle = Oracle.load(folder, dtype=dtype, device=device)
-    return make_record(oracle, PromptEncoder.load(folder), request, record_path(build), on_progress)
 
 
 def check_parity(
@@ -106,20 +55,21 @@ def check_parity(
     Raises InputError when no usable record can be had, ServerError when the deployment fails; a difference is not an
     error here (see refuse_difference).
     """
-    record, prompts = _record_for(target, options, on_progress)
-    max_new_tokens = _answer_length(target, options, record)
-    keys = [prompt.key for prompt in prompts] if prompts else [answer.prompt_key for answer in record.answers]
-    header, profile = record.header, _profile(target, options, record)
-    requests = list(plan_requests(record.answers_to(keys), _draft_lens(target, options)))
+    expected = _expectation(target, options, on_progress)
+    header = expected.record.header
+    referee = Referee(header, _profile(target, options, expected.record))
+    requests = list(plan_requests(expected.answers, _draft_lens(target, options)))
     with _endpoint(target, options, header.end_ids, clock_ns, on_progress) as endpoint:
-        result = run_check(endpoint, requests, Referee(header, profile), max_new_tokens, on_progress)
+        result = run_check(endpoint, requests, referee, expected.max_new_tokens, on_progress)
+    if target.build is not None and options.replay and options.record is None and result.count("near-tie"):
+        result = _follow(result, expected, target.build, referee, on_progress)
     context = ParityContext(
         deployment=target.name,
         command=options.command,
-        max_new_tokens=max_new_tokens,
+        max_new_tokens=expected.max_new_tokens,
         header=header,
-        profile=profile,
-        skipped=[left_out for left_out in record.skipped if left_out.prompt_key in keys],
+        profile=referee.profile,
+        skipped=[left_out for left_out in expected.record.skipped if left_out.prompt_key in expected.prompt_keys],
         versions={"trtkit": __version__, **(target.build.manifest["versions"] if target.build is not None else {})},
     )
     document = parity_document(result, context)
@@ -152,6 +102,18 @@ def write_parity_reports(document: dict[str, Any], out: Path) -> None:
             raise disk_error(error, out) from error
 
 
+def _expectation(target: Target, options: CheckOptions, on_progress: OnProgress) -> Expectation:
+    if options.record is not None:
+        return expect_of_file(options.record, options.choice, target.build)
+    if target.build is None:
+        raise InputError(
+            f"{target.name} is a server, and nothing says what it should answer",
+            "give the record of its build: --record BUILD/parity/record.json",
+            code="PARITY-RECORD",
+        )
+    return expect_of_build(target.build, options.choice, on_progress)
+
+
 @contextmanager
 def _endpoint(
     target: Target,
@@ -177,52 +139,14 @@ def _out(target: Target, options: CheckOptions) -> Path:
     return target.build.folder / "parity" if target.build is not None else Path("parity")
 
 
-def _record_for(
-    target: Target, options: CheckOptions, on_progress: OnProgress
-) -> tuple[ParityRecord, list[Prompt] | None]:
-    """The record to compare with, made if need be, and the prompts chosen of it (None: all that it holds)."""
-    build = target.build
-    if options.record is not None:
-        record = read_record(options.record)
-        prompts = options.choice.read(build) if options.choice.prompts or options.choice.limit else None
-        _refuse_foreign(record, prompts, build, str(options.record))
-        return record, prompts
-    if build is None:
-        raise InputError(
-            f"{target.name} is a server, and nothing says what it should answer",
-            "give the record of its build: --record BUILD/parity/record.json",
-            code="PARITY-RECORD",
-        )
-    prompts = options.choice.read(build)
-    standing = _standing_record(build, prompts, options.choice.length(build))
-    return standing or record_build(build, options.choice, on_progress=on_progress), prompts
+def _follow(
+    result: CheckResult, expected: Expectation, build: Build, referee: Referee, on_progress: OnProgress
+) -> CheckResult:
+    from trtkit.evaluate.oracle import Oracle
+    from trtkit.evaluate.replay import follow_near_ties
 
-
-def _standing_record(build: Build, prompts: list[Prompt], max_new_tokens: int) -> ParityRecord | None:
-    """The build's record, if it is about this checkpoint, these prompts and answers at least as long."""
-    if not record_path(build).is_file():
-        return None
-    record = read_record(record_path(build))
-    same = record.header.digest == build.manifest["inputs"]["target"]["digest"]
-    enough = record.header.max_new_tokens >= max_new_tokens and record.covers(prompt.key for prompt in prompts)
-    return record if same and enough else None
-
-
-def _refuse_foreign(record: ParityRecord, prompts: list[Prompt] | None, build: Build | None, where: str) -> None:
-    if build is not None and record.header.digest != build.manifest["inputs"]["target"]["digest"]:
-        raise InputError(
-            f"the record is about another checkpoint ({record.header.checkpoint})",
-            "make one of this build with trtkit parity record",
-            code="PARITY-RECORD",
-            where=where,
-        )
-    if prompts is not None and not record.covers(prompt.key for prompt in prompts):
-        raise InputError(
-            "the record does not hold all of these prompts",
-            "record them with trtkit parity record --prompts, or leave --prompts and --limit out",
-            code="PARITY-RECORD",
-            where=where,
-        )
+    oracle = Oracle.load(unchanged_source(build, "target"), dtype=referee.header.dtype)
+    return follow_near_ties(result, expected.answers, oracle, referee, expected.max_new_tokens, on_progress)
 
 
 def _profile(target: Target, options: CheckOptions, record: ParityRecord) -> NumericProfile:
@@ -237,19 +161,6 @@ def _profile(target: Target, options: CheckOptions, record: ParityRecord) -> Num
         conditioning=record.conditioning,
         oracle_dtype=header.dtype,
     )
-
-
-def _answer_length(target: Target, options: CheckOptions, record: ParityRecord) -> int:
-    """Tokens to ask for. Raises InputError for more than the record holds."""
-    build, recorded = target.build, record.header.max_new_tokens
-    wanted = options.choice.max_new_tokens
-    if wanted is not None and wanted > recorded:
-        raise InputError(
-            f"{wanted} tokens are asked for, the record holds {recorded}",
-            f"record longer answers: trtkit parity record --max-new-tokens {wanted}",
-            code="PARITY-RECORD",
-        )
-    return min(recorded, options.choice.length(build)) if build is not None else wanted or recorded
 
 
 def _draft_lens(target: Target, options: CheckOptions) -> tuple[int | None, ...]:

@@ -75,6 +75,7 @@ def _case(case: CheckedCase) -> dict[str, Any]:
         "num_tokens": len(got.token_ids),
         "num_agreeing_tokens": case.comparison.num_agreeing_tokens,
         "divergence": _divergence(case.comparison.divergence),
+        "num_near_ties": case.comparison.num_near_ties,
         "prompt_lengths": case.comparison.prompt_lengths,
         "num_draft_tokens": got.num_draft_tokens,
         "num_accepted_tokens": got.num_accepted_tokens,

@@ -1,0 +1,138 @@
+"""Which record a check compares with: one that stands, one that is given, or one made now. Knows builds, no server."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtkit.builds import Build
+from trtkit.checkpoints.stop_ids import read_stop_ids
+from trtkit.errors import InputError
+from trtkit.evaluate.prompts import Prompt, choose_prompts
+from trtkit.evaluate.record import ParityRecord, RecordedAnswer, read_record
+from trtkit.evaluate.sources import unchanged_source
+from trtkit.evaluate.tolerance import Dtype
+from trtkit.progress import OnProgress, silent
+
+
+@dataclass(frozen=True)
+class PromptChoice:
+    """Which prompts, and how long the answers; None leaves it to the build's `verification` section."""
+
+    prompts: Path | None = None
+    limit: int | None = None
+    max_new_tokens: int | None = None
+
+    def read(self, build: Build | None) -> list[Prompt]:
+        """The chosen prompts. Raises InputError for a file that holds none."""
+        configured = build.config.verification.prompts if build is not None else None
+        return choose_prompts(self.prompts or (Path(configured) if configured else None), self.limit)
+
+    def length(self, build: Build) -> int:
+        """Tokens to generate per prompt, at most what the deployment allows."""
+        wanted = self.max_new_tokens or build.config.verification.max_new_tokens
+        return min(wanted, build.config.limits.max_output_len)
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What a deployment is held to: a record, those of its answers that are asked for, and how much of each."""
+
+    record: ParityRecord
+    answers: tuple[RecordedAnswer, ...]
+    prompt_keys: frozenset[str]
+    max_new_tokens: int
+
+
+def record_path(build: Build) -> Path:
+    """Where the record of a build lies."""
+    return build.folder / "parity" / "record.json"
+
+
+def record_build(
+    build: Build,
+    choice: PromptChoice,
+    *,
+    dtype: Dtype = "float32",
+    device: str = "cpu",
+    on_progress: OnProgress = silent,
+) -> ParityRecord:
+    """Ask the oracle on the build's original target checkpoint; answers that are recorded already are kept."""
+    # torch and transformers take seconds to import; a check with a complete record needs neither.
+    from trtkit.evaluate.encoding import PromptEncoder
+    from trtkit.evaluate.oracle import Oracle
+    from trtkit.evaluate.recording import RecordRequest, make_record
+
+    folder = unchanged_source(build, "target")
+    request = RecordRequest(
+        checkpoint=build.config.target.checkpoint,
+        folder=folder,
+        digest=_digest(build),
+        prompts=choice.read(build),
+        end_ids=read_stop_ids(folder)[0],
+        max_new_tokens=choice.length(build),
+        max_input_len=build.config.limits.max_input_len,
+    )
+    oracle = Oracle.load(folder, dtype=dtype, device=device)
+    return make_record(oracle, PromptEncoder.load(folder), request, record_path(build), on_progress)
+
+
+def expect_of_build(build: Build, choice: PromptChoice, on_progress: OnProgress = silent) -> Expectation:
+    """The build's own record, made or extended where it does not hold what is asked for."""
+    prompts, max_new_tokens = choice.read(build), choice.length(build)
+    record = _standing_record(build, prompts, max_new_tokens)
+    if record is None:
+        record = record_build(build, choice, on_progress=on_progress)
+    return _expectation(record, prompts, max_new_tokens)
+
+
+def expect_of_file(path: Path, choice: PromptChoice, build: Build | None) -> Expectation:
+    """A record made earlier. Without --prompts and --limit, all its answers.
+
+    Raises InputError when it is about another checkpoint than the build's, or holds less than is asked for.
+    """
+    record = read_record(path)
+    if build is not None and record.header.digest != _digest(build):
+        raise InputError(
+            f"the record is about another checkpoint ({record.header.checkpoint})",
+            "make one of this build with trtkit parity record",
+            code="PARITY-RECORD",
+            where=str(path),
+        )
+    prompts = choice.read(build) if choice.prompts or choice.limit else None
+    if prompts is not None and not record.covers(prompt.key for prompt in prompts):
+        raise InputError(
+            "the record does not hold all of these prompts",
+            "record them with trtkit parity record --prompts, or leave --prompts and --limit out",
+            code="PARITY-RECORD",
+            where=str(path),
+        )
+    return _expectation(record, prompts, _length_of_file(record, choice, build))
+
+
+def _length_of_file(record: ParityRecord, choice: PromptChoice, build: Build | None) -> int:
+    recorded, wanted = record.header.max_new_tokens, choice.max_new_tokens
+    if wanted is not None and wanted > recorded:
+        raise InputError(
+            f"{wanted} tokens are asked for, the record holds {recorded}",
+            f"record longer answers: trtkit parity record --max-new-tokens {wanted}",
+            code="PARITY-RECORD",
+        )
+    return min(wanted or recorded, build.config.limits.max_output_len if build is not None else recorded)
+
+
+def _expectation(record: ParityRecord, prompts: list[Prompt] | None, max_new_tokens: int) -> Expectation:
+    keys = [answer.prompt_key for answer in record.answers] if prompts is None else [prompt.key for prompt in prompts]
+    return Expectation(record, tuple(record.answers_to(keys)), frozenset(keys), max_new_tokens)
+
+
+def _standing_record(build: Build, prompts: list[Prompt], max_new_tokens: int) -> ParityRecord | None:
+    """The build's record, if it is about this checkpoint, these prompts and answers at least as long."""
+    if not record_path(build).is_file():
+        return None
+    record = read_record(record_path(build))
+    same = record.header.digest == _digest(build)
+    enough = record.header.max_new_tokens >= max_new_tokens and record.covers(prompt.key for prompt in prompts)
+    return record if same and enough else None
+
+
+def _digest(build: Build) -> str:
+    return str(build.manifest["inputs"]["target"]["digest"])

@@ -23,6 +23,7 @@ COMMANDS = {
     "generate": ("generate", "Stream text from a build or a server."),
     "parity": ("parity", "Compare a deployment's tokens with PyTorch's."),
     "bench": ("bench", "Measure latency and acceptance of a deployment."),
+    "export": ("export", "Write the same deployment for vLLM or transformers."),
     "doctor": ("doctor", "Say what this machine can and cannot do."),
 }
 # Third-party module -> the extra of trtkit that brings it.

@@ -1,0 +1,1 @@
+"""The same YAML for other runtimes: a vllm serve command, and a transformers script. Runs neither."""

@@ -10,6 +10,7 @@ import pytest
 from tiny_build import tiny_build
 from trtkit.checking.folder_checks import check_repository
 from trtkit.checking.rules.edges import EDGE_RULES
+from trtkit.checking.rules.parameters import PARAMETER_RULES
 from trtkit.checking.rules.repository import REPOSITORY_RULES
 
 Edit = Callable[[Path], None]
@@ -220,7 +221,7 @@ def codes(build: Path) -> set[str]:
 
 
 def test_every_rule_has_a_case() -> None:
-    assert {rule.code for rule in (*REPOSITORY_RULES, *EDGE_RULES)} == set(CASES)
+    assert {rule.code for rule in (*REPOSITORY_RULES, *PARAMETER_RULES, *EDGE_RULES)} == set(CASES)
 
 
 def test_the_repository_trtkit_writes_gives_no_finding(build: Path) -> None:

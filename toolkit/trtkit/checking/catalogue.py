@@ -10,6 +10,7 @@ from trtkit.checking.rules.edges import EDGE_RULES
 from trtkit.checking.rules.engine import ENGINE_RULES
 from trtkit.checking.rules.hf_checkpoint import HF_RULES
 from trtkit.checking.rules.machine import BUILT_RULES, MACHINE_RULES
+from trtkit.checking.rules.parameters import PARAMETER_RULES
 from trtkit.checking.rules.repository import REPOSITORY_RULES
 from trtkit.checking.rules.trtllm_checkpoint import TRTLLM_CHECKPOINT_RULES
 
@@ -21,6 +22,7 @@ def all_rules() -> Iterator[Rule[Any]]:
     yield from TRTLLM_CHECKPOINT_RULES
     yield from ENGINE_RULES
     yield from REPOSITORY_RULES
+    yield from PARAMETER_RULES
     yield from EDGE_RULES
     yield from BUILT_RULES
     yield from MACHINE_RULES

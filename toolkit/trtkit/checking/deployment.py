@@ -11,7 +11,6 @@ from trtkit.checkpoints.model_spec import ModelSpec
 from trtkit.checkpoints.pair import TokenizerDifference, compare_tokenizers
 from trtkit.checkpoints.tokenizer import TokenizerSpec
 from trtkit.config.schema import BuildConfig, DraftTarget
-from trtkit.doctor import inspect_machine
 from trtkit.engines.release import Release, find_release
 from trtkit.engines.spec import EngineSpec
 from trtkit.findings import Finding
@@ -71,10 +70,8 @@ class Deployment:
 
 
 def resolve_backend(config: BuildConfig) -> ResolvedBackend:
-    """`auto` takes engine where a GPU and TensorRT-LLM with the engine flow are present, and reference elsewhere."""
-    if config.backend != "auto":
-        return config.backend
-    return "engine" if inspect_machine().allows["engine"].possible else "reference"
+    """`auto` takes reference, the one backend that this version builds to the end."""
+    return "reference" if config.backend == "auto" else config.backend
 
 
 def gather(config: BuildConfig, folders: Mapping[str, Path]) -> tuple[Deployment, list[Finding]]:

@@ -11,6 +11,7 @@ from trtkit.checking.rules.edges import EDGE_RULES
 from trtkit.checking.rules.engine import ENGINE_RULES
 from trtkit.checking.rules.hf_checkpoint import HF_RULES
 from trtkit.checking.rules.machine import BUILT_RULES, MACHINE_RULES
+from trtkit.checking.rules.parameters import PARAMETER_RULES
 from trtkit.checking.rules.repository import REPOSITORY_RULES
 from trtkit.checking.rules.trtllm_checkpoint import TRTLLM_CHECKPOINT_RULES
 from trtkit.checking.subjects.build import BuiltFor
@@ -51,7 +52,8 @@ def check_engine(folder: Path) -> list[Finding]:
 def check_repository(folder: Path) -> list[Finding]:
     """Every config.pbtxt, every edge between models, and the engines that are on this disk."""
     repository, problems = read_repository(folder)
-    findings = [*problems, *run_rules(REPOSITORY_RULES, repository, str(folder))]
+    rules = (*REPOSITORY_RULES, *PARAMETER_RULES)
+    findings = [*problems, *run_rules(rules, repository, str(folder))]
     # Edges to a model whose config.pbtxt could not be read would only repeat that problem.
     findings += [] if problems else run_rules(EDGE_RULES, repository, str(folder))
     for engine in repository.engines.values():

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from trtkit.errors import TrtkitError
-from trtkit.findings import Finding
+from trtkit.findings import Finding, Severity
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,7 @@ class RaisedFinding:
     when: str
     example: str
     source: str
+    severity: Severity = "error"
 
 
 def finding_of(error: TrtkitError, where: str) -> Finding:
@@ -58,6 +59,29 @@ RAISED: tuple[RaisedFinding, ...] = (
         "a head size that is no multiple of 8, or above 256",
         "heads of 100 elements are not supported",
         "TensorRT-LLM issues #679 and #855",
+    ),
+    RaisedFinding(
+        "CKPT-EOS",
+        _HF,
+        "neither generation_config.json nor config.json names an eos_token_id",
+        "no eos_token_id, so an answer would never end",
+        "TensorRT-LLM issue #5670",
+    ),
+    RaisedFinding(
+        "CKPT-NAN",
+        _HF,
+        "a weight holds NaN or Inf; found while converting",
+        "model.norm.weight: holds NaN or Inf",
+        "IEEE 754",
+        "warning",
+    ),
+    RaisedFinding(
+        "CKPT-OVERFLOW",
+        _HF,
+        "a finite weight became Inf in the target dtype; found while converting",
+        "model.norm.weight: holds values that became Inf in the target dtype",
+        "IEEE 754 binary16",
+        "warning",
     ),
     RaisedFinding(
         "CKPT-LFS",
@@ -183,6 +207,13 @@ RAISED: tuple[RaisedFinding, ...] = (
     ),
     RaisedFinding(
         "PBTXT-FILE", "repository", "config.pbtxt cannot be read", "cannot read it: Permission denied", "the system"
+    ),
+    RaisedFinding(
+        "BUILD-MISSING",
+        "build",
+        "a build directory without manifest.json: the build did not finish",
+        "build/pair is not a finished build: manifest.json is missing",
+        "trtkit",
     ),
     RaisedFinding(
         "BUILD-MANIFEST",

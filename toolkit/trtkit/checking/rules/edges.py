@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from trtkit.checking.rule import Hit, Rule, hit
-from trtkit.checking.subjects.repository import BLS, FILE, Port, Repository, Step, TritonModel
+from trtkit.checking.subjects.repository import BLS, Port, Repository, Step, TritonModel
 
 # What a BLS sends at least; a model that requires more than this was copied from other templates.
 _SENT: Mapping[str, frozenset[str]] = {
@@ -23,12 +23,12 @@ def _ensembles(repository: Repository) -> Iterator[tuple[TritonModel, Step]]:
 def _absent_models(repository: Repository) -> Iterable[Hit]:
     for ensemble, step in _ensembles(repository):
         if step.model not in repository.models:
-            yield hit(_place(ensemble, "ensemble_scheduling"), model=step.model)
+            yield hit(ensemble.place("ensemble_scheduling"), model=step.model)
     bls = repository.models.get(BLS)
     for key in ("tensorrt_llm_model_name", "tensorrt_llm_draft_model_name"):
         named = bls.parameter(key) if bls else None
         if bls is not None and named is not None and named not in repository.models:
-            yield hit(_place(bls, f"parameters.{key}"), model=named)
+            yield hit(bls.place(f"parameters.{key}"), model=named)
 
 
 def _absent_tensors(repository: Repository) -> Iterable[Hit]:
@@ -43,7 +43,7 @@ def _absent_tensors(repository: Repository) -> Iterable[Hit]:
             known = {port.name for port in ports}
             for name in names:
                 if name not in known:
-                    yield hit(_place(ensemble, "ensemble_scheduling"), model=model.name, kind=kind, tensor=name)
+                    yield hit(ensemble.place("ensemble_scheduling"), model=model.name, kind=kind, tensor=name)
 
 
 def _unmapped_inputs(repository: Repository) -> Iterable[Hit]:
@@ -51,7 +51,7 @@ def _unmapped_inputs(repository: Repository) -> Iterable[Hit]:
         model = repository.models.get(step.model)
         for port in model.inputs if model else ():
             if not port.optional and port.name not in step.inputs:
-                yield hit(_place(ensemble, "ensemble_scheduling"), model=step.model, tensor=port.name)
+                yield hit(ensemble.place("ensemble_scheduling"), model=step.model, tensor=port.name)
 
 
 def _unproduced(repository: Repository) -> Iterable[Hit]:
@@ -64,7 +64,7 @@ def _unproduced(repository: Repository) -> Iterable[Hit]:
         wanted += [("the ensemble's outputs", port.name) for port in ensemble.outputs]
         for who, name in wanted:
             if name not in made:
-                yield hit(_place(ensemble, "ensemble_scheduling"), who=who, tensor=name)
+                yield hit(ensemble.place("ensemble_scheduling"), who=who, tensor=name)
 
 
 def _unused(repository: Repository) -> Iterable[Hit]:
@@ -72,7 +72,7 @@ def _unused(repository: Repository) -> Iterable[Hit]:
         used = {name for step in ensemble.steps for name in step.inputs.values()}
         for port in ensemble.inputs if ensemble.steps else ():
             if port.name not in used:
-                yield hit(_place(ensemble, "input"), tensor=port.name)
+                yield hit(ensemble.place("input"), tensor=port.name)
 
 
 def _types(repository: Repository) -> Iterable[Hit]:
@@ -83,7 +83,7 @@ def _types(repository: Repository) -> Iterable[Hit]:
             first = ends.setdefault(name, (who, port))
             if not _agree(first[1], port):
                 yield hit(
-                    _place(ensemble, "ensemble_scheduling"),
+                    ensemble.place("ensemble_scheduling"),
                     tensor=name,
                     one=f"{first[0]} {first[1].name} {first[1].dtype}{list(first[1].dims)}",
                     other=f"{who} {port.name} {port.dtype}{list(port.dims)}",
@@ -121,7 +121,7 @@ def _optional(repository: Repository) -> Iterable[Hit]:
         required = {port.name for port in model.inputs if not port.optional} if model else set()
         for name, outer in step.inputs.items():
             if outer in optional and name in required:
-                yield hit(_place(ensemble, "input"), tensor=outer, model=step.model, inner=name)
+                yield hit(ensemble.place("input"), tensor=outer, model=step.model, inner=name)
 
 
 def _bls_edges(repository: Repository) -> Iterable[Hit]:
@@ -131,18 +131,14 @@ def _bls_edges(repository: Repository) -> Iterable[Hit]:
         model = repository.models.get(name)
         extra = [port.name for port in model.inputs if not port.optional and port.name not in sent] if model else []
         if model is not None and extra:
-            yield hit(_place(model, "input"), model=name, tensors=", ".join(extra))
+            yield hit(model.place("input"), model=name, tensors=", ".join(extra))
 
 
 def _bls_draft_input(repository: Repository) -> Iterable[Hit]:
     target, draft = repository.target, repository.draft
     if target is not None and draft is not None and BLS in repository.models:
         if "draft_input_ids" not in {port.name for port in target.inputs}:
-            yield hit(_place(target, "input"), model=target.name)
-
-
-def _place(model: TritonModel, key: str) -> str:
-    return f"{model.folder.name}/{FILE}:{key}"
+            yield hit(target.place("input"), model=target.name)
 
 
 _EDGE = "ensemble/config.pbtxt:ensemble_scheduling"

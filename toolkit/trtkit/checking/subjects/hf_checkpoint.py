@@ -5,6 +5,7 @@ from pathlib import Path
 
 from trtkit.checking.raised import finding_of
 from trtkit.checkpoints.model_spec import ModelSpec, read_model_spec
+from trtkit.checkpoints.stop_ids import read_stop_ids
 from trtkit.checkpoints.tokenizer import TokenizerSpec, read_tokenizer
 from trtkit.checkpoints.weights import Weights, open_weights
 from trtkit.conversion.source_check import resolve_names
@@ -37,6 +38,10 @@ def read_hf_checkpoint(folder: Path, *, convertible: bool = True) -> tuple[HfChe
         problems.append(finding_of(error, str(folder)))
     try:
         tokenizer = read_tokenizer(folder)
+    except CheckpointError as error:
+        problems.append(finding_of(error, str(folder)))
+    try:
+        read_stop_ids(folder)
     except CheckpointError as error:
         problems.append(finding_of(error, str(folder)))
     try:

@@ -66,6 +66,10 @@ class TritonModel:
         """Whether every version folder has a model.py."""
         return bool(self.versions) and all((version / "model.py").is_file() for version in self.versions)
 
+    def place(self, key: str) -> str:
+        """A key of its config.pbtxt as findings name it."""
+        return f"{self.folder.name}/{FILE}:{key}"
+
     def parameter(self, key: str) -> str | None:
         """A parameter; one left empty or as a placeholder counts as unset, as in the backend."""
         value = self.parameters.get(key, "")

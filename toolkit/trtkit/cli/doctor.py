@@ -15,7 +15,7 @@ _GIB = 1 << 30
 
 
 @click.command()
-@click.argument("build", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("build", required=False, type=click.Path(path_type=Path))
 @with_output
 def command(output: Output, build: Path | None) -> int:
     """Say what this machine can and cannot do; with BUILD, whether it can serve that build directory.

@@ -43,6 +43,8 @@ def test_a_clean_deployment_is_identical_and_leaves_its_reports(build: Build, ad
     modes = {(case["draft_len"], case["cache"]) for prompt in document["prompts"] for case in prompt["cases"]}
     assert modes == {(k, cache) for k in (0, MAX_DRAFT_LEN) for cache in ("cold", "repeated")}
     assert document["acceptance"] == {"cold": 1.0, "repeated": 1.0}
+    cases = [case for prompt in document["prompts"] for case in prompt["cases"] if case["num_prompt_tokens"] > 40]
+    assert {case["cache"]: case["num_reused_blocks"] > 0 for case in cases} == {"cold": False, "repeated": True}
     out = build.folder / "parity"
     assert json.loads((out / "report.json").read_text()) == document
     assert ElementTree.parse(out / "junit.xml").getroot().find("testsuite/testcase") is not None
@@ -111,3 +113,20 @@ def test_longer_answers_than_recorded_are_refused_for_a_given_record(build: Buil
     result = trtkit("parity", "check", build.folder, "--record", record, "--max-new-tokens", "30")
     assert result.exit_code == 2
     assert "the record holds 12" in result.stderr
+
+
+def test_a_bench_is_held_to_its_baseline(build: Build, address: str, tmp_path: Path) -> None:
+    path = tmp_path / "baseline.json"
+    bench = ["bench", build.folder, "--requests", "2", "--rounds", "1", "--no-plot", "--baseline", path]
+    assert trtkit(*bench).exit_code == 2  # it does not exist yet
+    document_of(trtkit(*bench, "--update-baseline", "--json"))
+    baseline = json.loads(path.read_text())
+    baseline["tolerances"]["speedup"] = 0.9  # a tiny model behind a busy machine says nothing about speed
+    path.write_text(json.dumps(baseline))
+    assert trtkit(*bench).exit_code == 0
+    baseline["runs"][f"speculative K={MAX_DRAFT_LEN} c=1"]["mean_acceptance_length"] = 99.0
+    path.write_text(json.dumps(baseline))
+    result = trtkit(*bench)
+    assert result.exit_code == 1
+    assert "mean_acceptance_length" in result.stderr and "99.000" in result.stderr
+    assert "tokens/pass" in result.stdout  # the report comes first

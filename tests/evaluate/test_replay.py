@@ -1,6 +1,5 @@
 """The oracle follows a deployed answer: the right scores for the right tokens, one pass per distinct answer."""
 
-
 import pytest
 from parity_samples import deployed, header
 from tiny import tiny_checkpoint

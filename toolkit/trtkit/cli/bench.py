@@ -12,16 +12,17 @@ from rich.table import Table
 
 from trtkit.cli.output import Output, with_output
 from trtkit.evaluate.bench_plot import run_label
-from trtkit.evaluate.bench_run import DEFAULT_REQUESTS, BenchOptions, bench_deployment
+from trtkit.evaluate.bench_run import DEFAULT_REQUESTS, BenchOptions, bench_deployment, refuse_regression
 from trtkit.evaluate.deployment import parse_target
 from trtkit.evaluate.record_choice import PromptChoice
 
+_FILE = click.Path(dir_okay=False, path_type=Path)
 _POSITIVE = click.IntRange(min=1)
 
 
 @click.command()
 @click.argument("target", metavar="BUILD|grpc://HOST:PORT")
-@click.option("--prompts", type=click.Path(dir_okay=False, path_type=Path), help="Text or JSONL; default: shipped.")
+@click.option("--prompts", type=_FILE, help="Text or JSONL; default: shipped.")
 @click.option("--limit", type=_POSITIVE, help="Only the first N prompts.")
 @click.option("--max-new-tokens", type=_POSITIVE, help="Length of the answers.")
 @click.option("--draft-len", "draft_lens", type=_POSITIVE, multiple=True, help="Repeatable; default: the build's.")
@@ -33,6 +34,8 @@ _POSITIVE = click.IntRange(min=1)
 @click.option("--cold/--warm", default=True, show_default=True, help="New prompts each time, or the same again.")
 @click.option("--oracle", "with_oracle", is_flag=True, help="Measure transformers' generate in the same run.")
 @click.option("--plot/--no-plot", default=True, show_default=True, help="Write bench.png.")
+@click.option("--baseline", type=_FILE, help="An earlier bench's ratios; exit code 1 when one is worse.")
+@click.option("--update-baseline", is_flag=True, help="Write this bench's ratios to the baseline instead.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="For the report; default BUILD/bench.")
 @with_output
 def command(output: Output, target: str, **options: Any) -> None:
@@ -47,6 +50,7 @@ def command(output: Output, target: str, **options: Any) -> None:
         parse_target(target), BenchOptions(choice, **options, command=repeat), on_progress=output.progress
     )
     output.result(document, render(document))
+    refuse_regression(document)
 
 
 def render(document: Mapping[str, Any]) -> Group:

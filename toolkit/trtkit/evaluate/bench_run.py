@@ -13,7 +13,8 @@ from trtkit import __version__
 from trtkit.artifacts import disk_error, write_text
 from trtkit.builds import Build
 from trtkit.checkpoints.stop_ids import read_stop_ids
-from trtkit.errors import InputError
+from trtkit.errors import DifferenceError, InputError
+from trtkit.evaluate.baseline import baseline_of, compare, read_baseline
 from trtkit.evaluate.bench import BenchPlan, Mode, plan_loads, run_bench
 from trtkit.evaluate.bench_plot import plot_bench
 from trtkit.evaluate.deployment import Target, open_endpoint
@@ -30,6 +31,7 @@ DEFAULT_REQUESTS = 8
 @dataclass(frozen=True)
 class BenchOptions:
     """draft_lens: empty takes the build's. num_requests: per load and round; prompts are repeated to reach it.
+    baseline: a file to compare with, or to write when update_baseline is set; None takes the build's, if it names one.
     out: empty takes BUILD/bench. command: how to repeat this bench."""
 
     choice: PromptChoice
@@ -40,6 +42,8 @@ class BenchOptions:
     cold: bool = True
     with_oracle: bool = False
     plot: bool = True
+    baseline: Path | None = None
+    update_baseline: bool = False
     out: Path | None = None
     command: str = "trtkit bench"
 
@@ -56,6 +60,8 @@ def bench_deployment(
     Raises InputError for options that do not fit the target, ServerError when the deployment fails.
     """
     _refuse_unfit(target, options)
+    baseline_path = _baseline_path(target, options)
+    standing = read_baseline(baseline_path) if baseline_path and not options.update_baseline else None
     draft_lens = options.draft_lens or ((target.build.config.max_draft_len,) if target.build is not None else ())
     loads = plan_loads(draft_lens, options.concurrencies, with_oracle=options.with_oracle)
     length = options.choice.length(target.build) if target.build is not None else options.choice.max_new_tokens or 64
@@ -70,8 +76,42 @@ def bench_deployment(
         versions={"trtkit": __version__, **(build.manifest["versions"] if build is not None else {})},
     )
     document = bench_document(runs, plan, context)
+    if standing is not None:
+        document["baseline"] = {"file": str(baseline_path), **compare(document, standing)}
     _write(document, _out(target, options), plot=options.plot)
+    if baseline_path and options.update_baseline:
+        write_baseline(baseline_path, document)
     return document
+
+
+def write_baseline(path: Path, document: dict[str, Any]) -> None:
+    """Make this bench the baseline. Raises BuildError when the file cannot be written."""
+    try:
+        _write_json(path, baseline_of(document))
+    except OSError as error:
+        raise disk_error(error, path) from error
+
+
+def refuse_regression(document: dict[str, Any]) -> None:
+    """Raise DifferenceError when a baseline was given and a measure fell below what it allows."""
+    regressions = document.get("baseline", {}).get("regressions", [])
+    if not regressions:
+        return
+    lines = "\n".join(f"  {regression_line(regression)}" for regression in regressions)
+    raise DifferenceError(
+        f"{len(regressions)} of {document['baseline']['num_compared']} measures are below the baseline:\n{lines}",
+        "find what made them worse; if the change is wanted, run again with --update-baseline",
+        code="BASELINE",
+    )
+
+
+def regression_line(regression: dict[str, Any]) -> str:
+    """One line of text on one regression."""
+    value = "not measured" if regression["value"] is None else f"{regression['value']:.3f}"
+    return (
+        f"{regression['run']}: {regression['measure']} {value}, baseline {regression['baseline']:.3f}, "
+        f"allowed from {regression['allowed']:.3f}"
+    )
 
 
 def _refuse_unfit(target: Target, options: BenchOptions) -> None:
@@ -135,9 +175,21 @@ def _out(target: Target, options: BenchOptions) -> Path:
     return target.build.folder / "bench" if target.build is not None else Path("bench")
 
 
+def _baseline_path(target: Target, options: BenchOptions) -> Path | None:
+    configured = target.build.config.verification.baseline if target.build is not None else None
+    path = options.baseline or (Path(configured) if configured else None)
+    if path is None and options.update_baseline:
+        raise InputError("there is no baseline to update", "say where with --baseline FILE", code="BASELINE")
+    return path
+
+
+def _write_json(path: Path, document: dict[str, Any]) -> None:
+    write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
 def _write(document: dict[str, Any], out: Path, *, plot: bool) -> None:
     try:
-        write_text(out / "report.json", json.dumps(document, indent=1, allow_nan=False) + "\n")
+        _write_json(out / "report.json", document)
         if plot:
             plot_bench(document, out / "bench.png")
     except OSError as error:

@@ -25,8 +25,8 @@ class Arrival:
 class Generation:
     """A whole answer; each count is None where the deployment does not report it.
 
-    num_passes counts the target's passes, num_prompt_tokens what the deployment made of the text, num_reused_tokens
-    those of them that were found in the cache.
+    num_passes counts the target's passes, num_prompt_tokens what the deployment made of the text, num_reused_blocks
+    the blocks of the KV cache that it found filled.
     """
 
     token_ids: tuple[int, ...]
@@ -36,7 +36,7 @@ class Generation:
     num_accepted_tokens: int | None = None
     num_passes: int | None = None
     num_prompt_tokens: int | None = None
-    num_reused_tokens: int | None = None
+    num_reused_blocks: int | None = None
 
 
 class Endpoint(Protocol):

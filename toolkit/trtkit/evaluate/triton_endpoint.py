@@ -25,7 +25,9 @@ class TritonEndpoint:
 
     def generate(self, request: EndpointRequest) -> Generation:
         """Read one answer to its end. Raises RequestError and ServerError as the client does."""
-        asked = GenerateRequest(request.text, request.max_new_tokens, num_draft_tokens=request.draft_len)
+        asked = GenerateRequest(
+            request.text, request.max_new_tokens, num_draft_tokens=request.draft_len, wants_cache_figures=True
+        )
         answer = self._client.generate(asked)
         chunks = list(answer)
         figures = _figures(chunks)
@@ -37,6 +39,7 @@ class TritonEndpoint:
             num_accepted_tokens=figures.num_accepted_tokens,
             num_passes=figures.num_target_passes,
             num_prompt_tokens=figures.num_prompt_tokens,
+            num_reused_blocks=figures.num_reused_blocks,
         )
 
 

@@ -80,7 +80,7 @@ def _case(case: CheckedCase) -> dict[str, Any]:
         "num_draft_tokens": got.num_draft_tokens,
         "num_accepted_tokens": got.num_accepted_tokens,
         "num_prompt_tokens": got.num_prompt_tokens,
-        "num_reused_tokens": got.num_reused_tokens,
+        "num_reused_blocks": got.num_reused_blocks,
         "token_ids": list(got.token_ids),
     }
 

@@ -1,0 +1,271 @@
+"""Builds for GPUs from conversion to launch scripts, with the contract checker in the place of trtllm-build."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import contract_trtllm_build
+import pytest
+import yaml
+from tiny import tiny_checkpoint
+from trtkit.builds import open_build
+from trtkit.config.load import load_config
+from trtkit.doctor import inspect_machine
+from trtkit.doctor.facts import GpuDevice, GpuDriver
+from trtkit.engines.build import BuildTools
+from trtkit.engines.inspect import read_engine
+from trtkit.engines.release import find_release
+from trtkit.engines.runner import Runner, choose_runner, wrapped
+from trtkit.engines.workers import HostRoom
+from trtkit.errors import BuildError, InputError, MissingToolError
+from trtkit.pipeline.dry_run import dry_run
+from trtkit.pipeline.engine_backend import find_tools
+from trtkit.pipeline.run import BuildOptions, BuildReport, build, prepare
+from trtkit.progress import silent
+
+ENGINE_STAGES = ["check", "convert target", "convert draft", "engine target", "engine draft", "tokenizer", "repository"]
+
+
+class Site:
+    """A tiny pair, a YAML for one H100, and a machine whose trtllm-build is the contract checker."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        tiny_checkpoint(folder / "target", tokenizer=True)
+        tiny_checkpoint(folder / "draft", tokenizer=True, num_hidden_layers=1)
+        self.config_file = folder / "tiny.yaml"
+        self.config_file.write_text(yaml.safe_dump(self.document()))
+
+    def document(self) -> dict[str, object]:
+        return {
+            "name": "tiny",
+            "backend": "engine",
+            "tensorrt_llm": "1.2.1",
+            "gpu": {"name": "h100-sxm-80gb", "count": 2},
+            "target": {"checkpoint": str(self.folder / "target"), "dtype": "bfloat16", "tensor_parallel": 2},
+            "draft": {"checkpoint": str(self.folder / "draft"), "dtype": "bfloat16"},
+            "speculation": {"kind": "draft_target", "max_draft_len": 2},
+            "limits": {"max_batch_size": 2, "max_input_len": 64, "max_output_len": 32},
+        }
+
+    def options(self, *, version: str = "1.2.1", sm: int = 90, **choices: object) -> BuildOptions:
+        program = contract_trtllm_build.install(self.folder / version, version, sm)
+        release = find_release(version)
+        assert release is not None
+        runner = choose_runner("local", release, str(program.parent))
+        tools = BuildTools(runner, self.folder / "cache" / "engines", HostRoom(2, 1 << 40))
+        os.environ["PATH"] = f"{program.parent}:/usr/bin:/bin"
+        return BuildOptions(
+            cache=self.folder / "cache",
+            where="tiny.yaml",
+            out=self.folder / "build",
+            tools=tools,
+            **choices,  # type: ignore[arg-type]
+        )
+
+    def build(self, *overrides: str, **choices: object) -> BuildReport:
+        return build(load_config(self.config_file, overrides), self.options(**choices))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setenv("PATH", os.environ["PATH"])  # put back after the test
+    return Site(tmp_path)
+
+
+def skipped(report: BuildReport) -> list[str]:
+    return [stage.stage for stage in report.stages if stage.skipped]
+
+
+def test_a_build_for_engines_ends_with_engines_repository_and_launch_scripts(site: Site) -> None:
+    report = site.build()
+    assert [stage.stage for stage in report.stages] == ENGINE_STAGES
+    target, draft = (read_engine(report.out / "engines" / role) for role in ("target", "draft"))
+    assert (target.world_size, target.spec.max_draft_len, target.rank_files) == (2, 2, ("rank0.engine", "rank1.engine"))
+    assert (draft.world_size, draft.spec.max_draft_len) == (1, 0)
+    assert target.checkpoint is None
+    assert "orchestrator mode" in (report.out / "launch" / "serve.sh").read_text()
+    assert (report.out / "logs" / "engine-target.log").read_text().startswith("$ trtllm-build")
+    assert open_build(report.out).manifest["backend"] == "engine"
+
+
+def test_a_second_build_skips_everything_and_needs_no_builder(site: Site) -> None:
+    site.build()
+    options = dataclasses.replace(site.options(), tools=None)
+    os.environ["PATH"] = "/usr/bin:/bin"
+    assert skipped(build(load_config(site.config_file), options)) == ENGINE_STAGES[1:]
+
+
+def test_a_dry_run_names_exactly_the_files_that_a_build_writes(site: Site) -> None:
+    planned = dry_run(load_config(site.config_file), site.options())
+    report = site.build()
+    for stage in planned:
+        written = {p.relative_to(stage.out).as_posix() for p in stage.out.rglob("*") if p.is_file()}
+        assert written - {".trtkit-stage.json"} == set(stage.files), stage.stage
+        for name, text in stage.texts.items():
+            assert (stage.out / name).read_text() == text
+    assert (report.out / "launch").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("override", "rebuilt"),
+    [
+        ("limits.max_batch_size=4", ["engine target", "engine draft"]),
+        ("speculation.max_draft_len=3", ["engine target"]),
+        ("gpu.name=l4", ["engine target", "engine draft"]),
+        ("tensorrt_llm=1.2.0", ["engine target", "engine draft"]),
+        ("serving.streaming=false", []),
+    ],
+)
+def test_engines_are_built_anew_only_when_something_that_decides_them_changes(
+    site: Site, override: str, rebuilt: list[str]
+) -> None:
+    site.build()
+    version = override.removeprefix("tensorrt_llm=") if override.startswith("tensorrt_llm") else "1.2.1"
+    again = site.build(override, version=version, sm=89 if override == "gpu.name=l4" else 90)
+    assert [s.stage for s in again.stages if not s.skipped and s.stage.startswith("engine")] == rebuilt
+
+
+def test_an_engine_that_was_built_before_comes_from_the_cache(site: Site) -> None:
+    site.build()
+    site.build("limits.max_batch_size=4")
+    (site.folder / "build" / "logs" / "engine-target.log").unlink()
+    report = site.build()
+    assert "engine target" not in skipped(report)
+    assert not (report.out / "logs" / "engine-target.log").exists()
+    assert read_engine(report.out / "engines" / "target").spec.max_batch_size == 2
+
+
+def test_a_failed_engine_keeps_the_stages_before_it(site: Site) -> None:
+    options = site.options()
+    program = site.folder / "1.2.1" / "trtllm-build"
+    program.write_text("#!/bin/sh\necho 'torch.OutOfMemoryError: CUDA out of memory'\nexit 1\n")
+    with pytest.raises(BuildError) as error:
+        build(load_config(site.config_file), options)
+    assert (error.value.code, error.value.exit_code) == ("BUILD-GPU-OOM", 4)
+    assert not (site.folder / "build" / "engines" / "target").exists()
+    assert "convert target" in skipped(site.build())
+
+
+def test_an_interrupted_builder_is_stopped_and_the_next_build_goes_on(site: Site) -> None:
+    site.options()
+    program = site.folder / "1.2.1" / "trtllm-build"
+    marker = site.folder / "started"
+    program.write_text(f"#!/bin/sh\ntouch {marker}\nexec sleep 60\n")
+    child = subprocess.Popen([sys.executable, "-P", "-c", _BUILD, str(site.config_file), str(site.folder)])
+    while not marker.exists():
+        assert child.poll() is None, "the build ended before it started the builder"
+    child.send_signal(signal.SIGINT)
+    assert child.wait(30) != 0
+    assert not (site.folder / "build" / "engines" / "target").exists()
+    assert "convert target" in skipped(site.build())
+
+
+_BUILD = """
+import os, sys
+from pathlib import Path
+from trtkit.config.load import load_config
+from trtkit.engines.build import BuildTools
+from trtkit.engines.runner import Runner
+from trtkit.engines.workers import HostRoom
+from trtkit.pipeline.run import BuildOptions, build
+config, folder = Path(sys.argv[1]), Path(sys.argv[2])
+os.environ["PATH"] = f"{folder}/1.2.1:/usr/bin:/bin"
+tools = BuildTools(Runner("local"), folder / "cache" / "engines", HostRoom(2, 1 << 40))
+build(load_config(config), BuildOptions(cache=folder / "cache", where="t", out=folder / "build", tools=tools))
+"""
+
+
+def test_a_container_runs_the_same_command_with_its_folders_inside(site: Site) -> None:
+    """A `docker` that runs what follows the image: the mounts name every folder that the command does."""
+    options = site.options()
+    docker = site.folder / "1.2.1" / "docker"
+    docker.write_text('#!/bin/sh\nwhile [ "$1" != "image" ]; do echo "$1"; shift; done\nshift\nexec "$@"\n')
+    docker.chmod(0o755)
+    assert options.tools is not None
+    tools = dataclasses.replace(options.tools, runner=Runner("docker", "docker", "image"))
+    report = build(load_config(site.config_file), dataclasses.replace(options, tools=tools))
+    log = (report.out / "logs" / "engine-target.log").read_text().splitlines()
+    mounted = {line.split(":")[0] for line in log if line.startswith(str(site.folder)) and ":" in line}
+    assert {str((report.out / "checkpoints" / "target").resolve())} <= mounted
+    assert read_engine(report.out / "engines" / "target").version == "1.2.1"
+
+
+def test_the_container_command_is_exact() -> None:
+    command = wrapped(["trtllm-build", "--x"], Runner("docker", "docker", "image:tag"), [Path("/a"), Path("/b")])
+    assert " ".join(command) == (
+        "docker run --rm --gpus all --ipc=host --ulimit memlock=-1 --ulimit stack=67108864 "
+        "--volume /a:/a --volume /b:/b image:tag trtllm-build --x"
+    )
+
+
+@pytest.mark.parametrize(
+    ("sm", "installed", "code"),
+    [(None, "1.2.1", "GPU-MISSING"), (80, "1.2.1", "RUN-SM"), (90, "1.1.0", "RUN-VERSION"), (90, None, "TRTLLM-BUILD")],
+)
+def test_a_machine_that_cannot_build_the_engines_says_why(
+    site: Site, monkeypatch: pytest.MonkeyPatch, sm: int | None, installed: str | None, code: str
+) -> None:
+    request, _ = prepare(load_config(site.config_file), site.options(), silent)
+    machine = inspect_machine()
+    driver = GpuDriver("580.1", "13.1", (GpuDevice("GPU", 80 << 30, sm),) * 2) if sm else None
+    packages = {**machine.packages, "tensorrt-llm": installed}
+    there = dataclasses.replace(machine, gpu=driver, packages=packages)
+    if installed is None:
+        monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(MissingToolError) as error:
+        find_tools(request, there, "local", site.folder)
+    assert (error.value.code, error.value.exit_code) == (code, 3)
+
+
+def test_a_machine_that_can_build_them_has_its_room_counted(site: Site) -> None:
+    request, _ = prepare(load_config(site.config_file), site.options(), silent)
+    machine = inspect_machine()
+    driver = GpuDriver("580.1", "13.1", (GpuDevice("GPU", 80 << 30, 90),) * 2)
+    packages = {**machine.packages, "tensorrt-llm": "1.2.1"}
+    tools = find_tools(request, dataclasses.replace(machine, gpu=driver, packages=packages), "local", site.folder)
+    assert (tools.room.num_gpus, tools.runner.name) == (2, "local")
+    assert tools.room.free_bytes == machine.memory.available_bytes
+
+
+def test_a_build_for_the_llm_api_needs_no_conversion_and_no_gpu(site: Site) -> None:
+    report = site.build("backend=llmapi", "draft.tensor_parallel=2", "kv_cache.reuse=false")
+    assert [stage.stage for stage in report.stages] == ["check", "tokenizer", "repository"]
+    document = yaml.safe_load((report.out / "model_repository/tensorrt_llm/1/model.yaml").read_text())
+    assert document["model"] == str(site.folder / "target")
+    assert document["speculative_config"]["speculative_model_dir"] == str(site.folder / "draft")
+    assert {path.name for path in (report.out / "launch").iterdir()} == {
+        *("serve.sh", "serve-container.sh", "trtllm-serve.sh", "trtllm-serve.yaml"),
+    }
+    container = (report.out / "launch" / "serve-container.sh").read_text()
+    assert f"{site.folder}/target:{site.folder}/target:ro" in container
+
+
+@pytest.mark.parametrize(
+    ("override", "code"),
+    [
+        ("tensorrt_llm=0.21.0", "VERSION-LLMAPI"),
+        ("target.quantization=fp8", "LLMAPI-QUANT"),
+        ("speculation.adaptive=true", "LLMAPI-ADAPTIVE"),
+        ("draft.dtype=float16", "LLMAPI-DRAFT"),
+        ("attention_sinks={window_tokens: 32}", "SINK-LLMAPI"),
+    ],
+)
+def test_what_the_llm_api_cannot_serve_is_refused(site: Site, override: str, code: str) -> None:
+    with pytest.raises(InputError) as error:
+        site.build("backend=llmapi", "draft.tensor_parallel=2", override)
+    assert error.value.code == code and error.value.exit_code == 2
+
+
+def test_weights_that_are_stored_quantised_are_recognised(site: Site) -> None:
+    config = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}
+    (site.folder / "target" / "hf_quant_config.json").write_text(json.dumps(config))
+    overrides = ("backend=llmapi", "draft.tensor_parallel=2", "kv_cache.reuse=false", "target.quantization=fp8")
+    assert site.build(*overrides).manifest is not None
+    (site.folder / "target" / "hf_quant_config.json").write_text("{}")
+    with pytest.raises(InputError, match="not a quantization config"):
+        site.build(*overrides)

@@ -54,7 +54,7 @@ class TensorRtApi:
     def __init__(self, layers: list[Any] | None) -> None:
         self.layers = layers
 
-    def Runtime(self, logger: object) -> "TensorRtApi":  # noqa: N802
+    def Runtime(self, logger: object) -> "TensorRtApi":
         return self
 
     def deserialize_cuda_engine(self, data: bytes) -> "TensorRtApi | None":

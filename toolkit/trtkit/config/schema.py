@@ -188,7 +188,7 @@ class BuildConfig(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     """Names the build directory."""
     backend: Backend = "auto"
-    """What the artifacts are for; `auto` takes engine where a GPU and TensorRT-LLM are there, and reference elsewhere."""
+    """What the artifacts are for; `auto` takes engine where a GPU and TensorRT-LLM are present, else reference."""
     tensorrt_llm: str = "1.2.1"
     """The TensorRT-LLM version that the artifacts are for."""
     gpu: Gpu | None = None

@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from tiny import FAMILIES, tiny_checkpoint, write_json
+from tiny import FAMILIES, tensor_shapes, tiny_checkpoint, tiny_config, tiny_tensor, write_json, write_weights
 from trtkit.checking.folder_checks import check_hf_checkpoint
 from trtkit.checking.rules.hf_checkpoint import HF_RULES
 
@@ -143,15 +144,40 @@ def test_a_doubled_bos_is_a_note(template: str, adds: bool, expected: bool, tmp_
     assert ("TOK-BOS" in codes(folder)) == expected
 
 
-def test_kv_scales_in_a_checkpoint_are_named(tmp_path: Path) -> None:
-    from trtkit.checking.rule import run_rules
-    from trtkit.checking.subjects.hf_checkpoint import HfCheckpoint, read_hf_checkpoint
-    from trtkit.checkpoints.weights import Weights
+def with_kv_scales(folder: Path, scales: dict[int, float], quantized: bool = True) -> Path:
+    """A checkpoint with scales of keys and values as ModelOpt exports them."""
+    model = checkpoint(folder)
+    tensors = {name: tiny_tensor(name, shape) for name, shape in tensor_shapes("llama", tiny_config("llama"))}
+    for layer, value in scales.items():
+        for half in ("k", "v"):
+            name = f"model.layers.{layer}.self_attn.{half}_proj.{half}_scale"
+            tensors[name] = np.array([value], dtype=np.float32)
+    write_weights(model, tensors, "float32")
+    if quantized:
+        section = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}
+        write_json(model / "hf_quant_config.json", {"quantization": section})
+    return model
 
-    found, _ = read_hf_checkpoint(checkpoint(tmp_path))
-    assert found.weights is not None
-    one = next(iter(found.weights.values()))
-    scaled = Weights({**found.weights, "model.layers.1.self_attn.k_proj.k_scale": one})
-    changed = HfCheckpoint(found.folder, found.spec, found.tokenizer, scaled)
-    assert [f.code for f in run_rules(HF_RULES, changed, "x")] == ["CKPT-KV-SCALES"]
-    assert run_rules(HF_RULES, found, "x") == []
+
+@pytest.mark.parametrize(
+    ("scales", "code"),
+    [
+        ({}, "SCALE-ABSENT"),
+        ({0: 1.0, 1: 1.0, 2: 1.0}, "SCALE-CONSTANT"),
+        ({0: 0.003, 1: 0.02, 2: 0.05}, "SCALE-CALIBRATED"),
+        ({0: 0.003, 2: 0.05}, "SCALE-INCOMPLETE"),
+        ({0: 0.003, 1: float("inf"), 2: 0.05}, "SCALE-INVALID"),
+    ],
+)
+def test_the_scales_of_a_quantised_checkpoint_are_audited(scales: dict[int, float], code: str, tmp_path: Path) -> None:
+    assert codes(with_kv_scales(tmp_path, scales)) == {code}
+
+
+def test_scales_that_no_file_announces_are_named(tmp_path: Path) -> None:
+    found = codes(with_kv_scales(tmp_path, {1: 0.5}, quantized=False))
+    assert found == {"CKPT-KV-SCALES", "CKPT-UNUSED"}
+
+
+def test_a_compressed_tensors_checkpoint_is_recognised(tmp_path: Path) -> None:
+    scheme = {"quant_method": "compressed-tensors", "kv_cache_scheme": {"type": "float", "num_bits": 8}}
+    assert codes(checkpoint(tmp_path, quantization_config=scheme)) == {"SCALE-ABSENT"}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tiny import FAMILIES, safetensors_bytes, tiny_checkpoint
 from trtkit.checking.folder_checks import check_trtllm_checkpoint
+from trtkit.checking.rules.scales import SCALE_RULES
 from trtkit.checking.rules.trtllm_checkpoint import TRTLLM_CHECKPOINT_RULES
 from trtkit.checking.scales import audit_scales
 from trtkit.checkpoints.safetensors_header import read_header
@@ -55,7 +56,7 @@ def codes(folder: Path) -> set[str]:
 
 def test_every_rule_is_tested_here() -> None:
     text = Path(__file__).read_text()
-    assert [rule.code for rule in TRTLLM_CHECKPOINT_RULES if f'"{rule.code}"' not in text] == []
+    assert [rule.code for rule in (*TRTLLM_CHECKPOINT_RULES, *SCALE_RULES) if f'"{rule.code}"' not in text] == []
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -12,6 +12,7 @@ from trtkit.checking.rules.hf_checkpoint import HF_RULES
 from trtkit.checking.rules.machine import BUILT_RULES, MACHINE_RULES
 from trtkit.checking.rules.parameters import PARAMETER_RULES
 from trtkit.checking.rules.repository import REPOSITORY_RULES
+from trtkit.checking.rules.scales import SCALE_RULES
 from trtkit.checking.rules.trtllm_checkpoint import TRTLLM_CHECKPOINT_RULES
 
 
@@ -20,6 +21,7 @@ def all_rules() -> Iterator[Rule[Any]]:
     yield from CONFIG_RULES
     yield from HF_RULES
     yield from TRTLLM_CHECKPOINT_RULES
+    yield from SCALE_RULES
     yield from ENGINE_RULES
     yield from REPOSITORY_RULES
     yield from PARAMETER_RULES

@@ -13,6 +13,7 @@ from trtkit.checking.rules.hf_checkpoint import HF_RULES
 from trtkit.checking.rules.machine import BUILT_RULES, MACHINE_RULES
 from trtkit.checking.rules.parameters import PARAMETER_RULES
 from trtkit.checking.rules.repository import REPOSITORY_RULES
+from trtkit.checking.rules.scales import SCALE_RULES
 from trtkit.checking.rules.trtllm_checkpoint import TRTLLM_CHECKPOINT_RULES
 from trtkit.checking.subjects.build import BuiltFor
 from trtkit.checking.subjects.engine import read_engine_folder
@@ -28,7 +29,8 @@ from trtkit.findings import Finding
 def check_hf_checkpoint(folder: Path) -> list[Finding]:
     """Files, headers, completeness, shapes and tokenizer of a Hugging Face checkpoint."""
     checkpoint, problems = read_hf_checkpoint(folder)
-    return [*problems, *run_rules(HF_RULES, checkpoint, str(folder))]
+    findings = [*problems, *run_rules(HF_RULES, checkpoint, str(folder))]
+    return [*findings, *run_rules(SCALE_RULES, checkpoint, str(folder))]
 
 
 def check_trtllm_checkpoint(folder: Path) -> list[Finding]:
@@ -37,7 +39,8 @@ def check_trtllm_checkpoint(folder: Path) -> list[Finding]:
         checkpoint = read_trtllm_checkpoint(folder)
     except InputError as error:
         return [finding_of(error, str(folder))]
-    return run_rules(TRTLLM_CHECKPOINT_RULES, checkpoint, str(folder))
+    findings = run_rules(TRTLLM_CHECKPOINT_RULES, checkpoint, str(folder))
+    return [*findings, *run_rules(SCALE_RULES, checkpoint, str(folder))]
 
 
 def check_engine(folder: Path) -> list[Finding]:

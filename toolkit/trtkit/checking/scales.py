@@ -1,10 +1,16 @@
-"""The audit of KV cache scales: absent, incomplete, invalid, constant or calibrated. Pure; reads no file."""
+"""The audit of KV cache scales: absent, incomplete, invalid, constant or calibrated. Knows no format of checkpoint."""
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
+from trtkit.checkpoints.stored_tensor import StoredTensor
+
+_READABLE = {"float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}
 Verdict = Literal["absent", "incomplete", "invalid", "constant", "calibrated"]
 
 
@@ -31,6 +37,17 @@ class ScaleAudit:
         return self.num_ones > 0 and self.smallest == 1.0 and self.largest != 1.0
 
 
+def read_scales(tensors: Iterable[StoredTensor], pattern: re.Pattern[str]) -> dict[int, tuple[float, ...]]:
+    """The values of the tensors whose name matches; the pattern's first group is the layer."""
+    scales: dict[int, tuple[float, ...]] = {}
+    for tensor in tensors:
+        match = pattern.search(tensor.name)
+        if match is not None and tensor.dtype in _READABLE:
+            layer = int(match.group(1))
+            scales[layer] = (*scales.get(layer, ()), *_values(tensor))
+    return scales
+
+
 def audit_scales(scales: Mapping[int, Sequence[float]], num_layers: int) -> ScaleAudit:
     """Judge the scales of layers 0 .. num_layers - 1; a layer may have several (keys and values apart)."""
     missing = tuple(layer for layer in range(num_layers) if not scales.get(layer))
@@ -55,6 +72,16 @@ def _verdict(missing: tuple[int, ...], invalid: tuple[int, ...], valid: list[flo
     if missing:
         return "incomplete"
     return "constant" if valid[0] == valid[-1] else "calibrated"
+
+
+def _values(tensor: StoredTensor) -> tuple[float, ...]:
+    with tensor.file.open("rb") as file:
+        file.seek(tensor.start)
+        data = file.read(tensor.num_bytes)
+    if tensor.dtype == "bfloat16":
+        widened = np.frombuffer(data, dtype="<u2").astype("<u4") << 16
+        return tuple(float(value) for value in widened.view("<f4"))
+    return tuple(float(value) for value in np.frombuffer(data, dtype=_READABLE[tensor.dtype]))
 
 
 def _is_scale(value: float) -> bool:

@@ -30,11 +30,9 @@ def _double_bos(checkpoint: HfCheckpoint) -> Iterable[Hit]:
 
 
 def _scaled_kv(checkpoint: HfCheckpoint) -> Iterable[Hit]:
-    """KV scales that an earlier quantisation left in the checkpoint (k_scale, v_scale): named, not read."""
-    if checkpoint.weights is not None and checkpoint.spec is not None:
-        layers = {name.split(".")[2] for name in checkpoint.weights if name.endswith((".k_scale", ".v_scale"))}
-        if layers:
-            yield hit("", count=len(layers), layers=checkpoint.spec.num_layers)
+    """KV scales in a checkpoint that does not say that it is quantised."""
+    if checkpoint.kv_scales and checkpoint.quantized is None:
+        yield hit("", count=len(checkpoint.kv_scales), layers=checkpoint.num_layers)
 
 
 HF_RULES: tuple[Rule[HfCheckpoint], ...] = (
@@ -75,9 +73,9 @@ HF_RULES: tuple[Rule[HfCheckpoint], ...] = (
         code="CKPT-KV-SCALES",
         severity="note",
         looks_at="checkpoint",
-        when="the checkpoint brings KV cache scales",
+        when="the checkpoint brings KV cache scales, and no file says what they are for",
         cause="{count} of {layers} layers bring KV scales (k_scale, v_scale)",
-        fix="nothing to do for the LLM API, which reads them; the converter measures its own",
+        fix="add the hf_quant_config.json that belongs to them; without it they are not used",
         source="ModelOpt's unified Hugging Face export; vLLM issue #54623",
         find=_scaled_kv,
         example=hit("", count=32, layers=32),

@@ -1,10 +1,16 @@
 """HfCheckpoint: what one Hugging Face folder says of itself. Gathers; judges nothing but readability."""
 
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from trtkit.checking.raised import finding_of
+from trtkit.checking.scales import ScaleAudit, audit_scales, read_scales
 from trtkit.checkpoints.model_spec import ModelSpec, read_model_spec
+from trtkit.checkpoints.quantized import QuantizedSource, read_quantized
 from trtkit.checkpoints.stop_ids import read_stop_ids
 from trtkit.checkpoints.tokenizer import TokenizerSpec, read_tokenizer
 from trtkit.checkpoints.weights import Weights, open_weights
@@ -13,41 +19,63 @@ from trtkit.conversion.weight_maps import WEIGHT_MAPS
 from trtkit.errors import CheckpointError
 from trtkit.findings import Finding
 
+R = TypeVar("R")
+# ModelOpt puts the scales below the projections, compressed-tensors beside them.
+_KV_SCALE = re.compile(r"\blayers\.(\d+)\.self_attn\.(?:[kv]_proj\.)?[kv]_scale$")
+
 
 @dataclass(frozen=True)
 class HfCheckpoint:
-    """One folder; each part is None when it could not be read."""
+    """One folder; each part is None when it could not be read. quantized is None for unquantised weights."""
 
     folder: Path
     spec: ModelSpec | None
     tokenizer: TokenizerSpec | None
     weights: Weights | None
+    quantized: QuantizedSource | None
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the model, 0 when config.json could not be read."""
+        return self.spec.num_layers if self.spec else 0
+
+    @property
+    def kv_algorithm(self) -> str | None:
+        """How the KV cache is to be quantised, by the checkpoint's own word."""
+        return self.quantized.kv_algorithm if self.quantized and self.weights else None
+
+    @cached_property
+    def kv_scales(self) -> Mapping[int, tuple[float, ...]]:
+        """Scales by layer."""
+        return read_scales(self.weights.values() if self.weights else (), _KV_SCALE)
+
+    @property
+    def scale_audit(self) -> ScaleAudit:
+        """The verdict over the KV scales."""
+        return audit_scales(self.kv_scales, self.num_layers)
 
 
-def read_hf_checkpoint(folder: Path, *, convertible: bool = True) -> tuple[HfCheckpoint, list[Finding]]:
+def read_hf_checkpoint(folder: Path) -> tuple[HfCheckpoint, list[Finding]]:
     """The folder's parts, and a finding for each that is missing or damaged.
 
-    convertible: the weights must be those that config.json announces, in a dtype the converter reads; the LLM API
-    also takes folders whose weights are quantised already.
+    The weights must be those that config.json announces; of a checkpoint that is quantised already only the files are
+    checked, since every tool names its tensors in its own way.
     """
     problems: list[Finding] = []
-    spec, tokenizer, weights = None, None, None
-    try:
-        spec = read_model_spec(folder)
-    except CheckpointError as error:
-        problems.append(finding_of(error, str(folder)))
-    try:
-        tokenizer = read_tokenizer(folder)
-    except CheckpointError as error:
-        problems.append(finding_of(error, str(folder)))
-    try:
-        read_stop_ids(folder)
-    except CheckpointError as error:
-        problems.append(finding_of(error, str(folder)))
-    try:
-        weights = open_weights(folder)
-        if convertible and spec is not None:
-            resolve_names(spec, WEIGHT_MAPS[spec.family], weights)
-    except CheckpointError as error:
-        problems.append(finding_of(error, str(folder)))
-    return HfCheckpoint(folder, spec, tokenizer, weights), problems
+
+    def attempt(read: Callable[[], R]) -> R | None:
+        try:
+            return read()
+        except CheckpointError as error:
+            problems.append(finding_of(error, str(folder)))
+            return None
+
+    spec = attempt(lambda: read_model_spec(folder))
+    quantized = attempt(lambda: read_quantized(folder)) if spec else None
+    if spec is not None:
+        attempt(lambda: read_stop_ids(folder))
+    tokenizer = attempt(lambda: read_tokenizer(folder))
+    weights = attempt(lambda: open_weights(folder))
+    if spec is not None and weights is not None and quantized is None:
+        attempt(lambda: resolve_names(spec, WEIGHT_MAPS[spec.family], weights))
+    return HfCheckpoint(folder, spec, tokenizer, weights, quantized), problems

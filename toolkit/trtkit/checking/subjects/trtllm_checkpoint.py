@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from trtkit.checking.scales import ScaleAudit, audit_scales
+from trtkit.checking.scales import ScaleAudit, audit_scales, read_scales
 from trtkit.checkpoints.safetensors_header import read_header
 from trtkit.checkpoints.stored_tensor import StoredTensor
 from trtkit.errors import CheckpointError
@@ -114,15 +112,6 @@ def _kv_scales(checkpoint: TrtllmCheckpoint) -> dict[int, tuple[float, ...]]:
         if rank % checkpoint.tensor_parallel or stage >= checkpoint.pipeline_parallel:
             continue
         first = stage_layers(checkpoint.num_layers, checkpoint.pipeline_parallel, stage).start
-        for name, tensor in tensors.items():
-            match = _KV_SCALE.match(name)
-            if match is not None and tensor.dtype == "float32":
-                layer = first + int(match.group(1))
-                scales[layer] = (*scales.get(layer, ()), *_values(tensor))
+        for layer, values in read_scales(tensors.values(), _KV_SCALE).items():
+            scales[first + layer] = values
     return scales
-
-
-def _values(tensor: StoredTensor) -> tuple[float, ...]:
-    with tensor.file.open("rb") as file:
-        file.seek(tensor.start)
-        return tuple(float(value) for value in np.frombuffer(file.read(tensor.num_bytes), dtype="<f4"))

@@ -1,0 +1,47 @@
+"""Says whether a Hugging Face checkpoint is quantised already, by whom and how. Reads two JSON files, no weights."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtkit.checkpoints.json_fields import read_json_fields
+
+QUANT_FILE = "hf_quant_config.json"
+
+
+@dataclass(frozen=True)
+class QuantizedSource:
+    """method: who quantised it ("modelopt", "compressed-tensors", "awq", ...); kv_algorithm: "FP8", "INT8" or None."""
+
+    method: str
+    algorithm: str
+    kv_algorithm: str | None
+
+
+def read_quantized(folder: Path) -> QuantizedSource | None:
+    """What hf_quant_config.json, or quantization_config in config.json, says; None for unquantised weights.
+
+    Raises CheckpointError CKPT-CONFIG when one of the files is damaged.
+    """
+    path = folder / QUANT_FILE
+    if path.is_file():
+        section = read_json_fields(path).object("quantization")
+        values = section.values if section else {}
+        if values.get("quant_algo") or values.get("kv_cache_quant_algo"):
+            return QuantizedSource("modelopt", str(values.get("quant_algo")), values.get("kv_cache_quant_algo"))
+    section = read_json_fields(folder / "config.json").object("quantization_config")
+    if section is None:
+        return None
+    method = section.text("quant_method", "unnamed")
+    return QuantizedSource(
+        method, str(section.values.get("quant_algo") or method).upper(), _kv_algorithm(section.values)
+    )
+
+
+def _kv_algorithm(values: dict[str, Any]) -> str | None:
+    """compressed-tensors describes the cache as {"type": "float", "num_bits": 8}; ModelOpt names the algorithm."""
+    scheme = values.get("kv_cache_scheme")
+    if isinstance(scheme, dict):
+        return "FP8" if scheme.get("type") == "float" else "INT8"
+    algorithm = values.get("kv_cache_quant_algo")
+    return algorithm if isinstance(algorithm, str) else None

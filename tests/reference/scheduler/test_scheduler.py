@@ -1,0 +1,109 @@
+"""What a step computes: decode rows first, then chunks of prompts, within a budget of rows."""
+
+from trtkit.reference.kv_cache.slots import Placement, SlotPool
+from trtkit.reference.request import GenerationRequest
+from trtkit.reference.sampling.params import SamplingParams
+from trtkit.reference.scheduler.scheduler import Scheduler
+from trtkit.reference.scheduler.sequence import Sequence, next_chunk
+
+
+def make_request(name: str, num_prompt_tokens: int, draft: tuple[int, ...] = ()) -> GenerationRequest:
+    prompt = tuple(ord(name[0]) * 1000 + i for i in range(num_prompt_tokens))
+    return GenerationRequest(name, prompt, 10, draft_ids=draft)
+
+
+def make_scheduler(num_slots: int = 4, max_num_tokens: int = 8) -> Scheduler:
+    return Scheduler(SlotPool(num_slots, 100), max_num_tokens)
+
+
+def run(scheduler: Scheduler) -> list[tuple[str, int, int]]:
+    """One step in which every choosing row picks token 0: (request, rows, rows that choose)."""
+    work = []
+    for segment in scheduler.plan().segments:
+        work.append((segment.sequence.request.request_id, len(segment.token_ids), segment.num_choosing))
+        if segment.num_choosing:
+            segment.sequence.append(0)
+            segment.sequence.settle(1)
+        else:
+            segment.sequence.num_computed += len(segment.token_ids)
+        scheduler.advance(segment.sequence)
+    scheduler.check()
+    return work
+
+
+def sequence_of(request: GenerationRequest, num_reused: int = 0) -> Sequence:
+    return Sequence(request, Placement(0, num_reused, None))
+
+
+def test_a_prompt_within_the_budget_is_one_chunk() -> None:
+    scheduler = make_scheduler()
+    scheduler.enqueue(make_request("a", 5))
+    assert [run(scheduler), run(scheduler)] == [[("a", 5, 1)], [("a", 1, 1)]]
+
+
+def test_a_prompt_beyond_the_budget_takes_several_steps() -> None:
+    scheduler = make_scheduler()
+    scheduler.enqueue(make_request("a", 19))
+    assert [run(scheduler) for _ in range(3)] == [[("a", 8, 0)], [("a", 8, 0)], [("a", 3, 1)]]
+
+
+def test_decoding_goes_on_beside_a_long_prompt() -> None:
+    scheduler = make_scheduler()
+    scheduler.enqueue(make_request("short", 2))
+    run(scheduler)
+    scheduler.enqueue(make_request("long", 12))
+    assert run(scheduler) == [("short", 1, 1), ("long", 7, 0)]
+    assert run(scheduler) == [("short", 1, 1), ("long", 5, 1)]
+
+
+def test_prompts_share_what_is_left_in_order_of_arrival() -> None:
+    scheduler = make_scheduler()
+    for name in ("a", "b", "c"):
+        scheduler.enqueue(make_request(name, 6))
+    assert run(scheduler) == [("a", 6, 1), ("b", 2, 0)]
+    assert run(scheduler) == [("a", 1, 1), ("b", 4, 1), ("c", 3, 0)]
+
+
+def test_requests_beyond_the_slots_wait_for_their_turn() -> None:
+    scheduler = make_scheduler(num_slots=1)
+    scheduler.enqueue(make_request("a", 2))
+    scheduler.enqueue(make_request("b", 2))
+    assert run(scheduler) == [("a", 2, 1)]
+    scheduler.remove("a")
+    assert run(scheduler) == [("b", 2, 1)]
+
+
+def test_the_last_prompt_token_and_its_draft_stay_in_one_chunk() -> None:
+    sequence = sequence_of(make_request("a", 10, draft=(1, 2, 3)))
+    assert [len(next_chunk(sequence, budget)[0]) for budget in (13, 12, 9, 4, 1)] == [13, 9, 9, 4, 1]
+    assert next_chunk(sequence, 13)[1] == 4
+    assert next_chunk(sequence, 12)[1] == 0
+
+
+def test_a_draft_larger_than_the_budget_is_still_verified() -> None:
+    sequence = sequence_of(make_request("a", 1, draft=(1, 2, 3)))
+    assert next_chunk(sequence, 2) == ([97000, 1, 2, 3], 4)
+
+
+def test_a_reused_prefix_is_not_computed_again() -> None:
+    sequence = sequence_of(make_request("a", 10), num_reused=7)
+    assert len(next_chunk(sequence, 8)[0]) == 3
+
+
+def test_settling_a_draft_rewinds_to_the_last_token_that_was_an_input_and_stayed() -> None:
+    sequence = sequence_of(make_request("a", 4, draft=(1, 2, 3)))
+    for token in (1, 9):
+        sequence.append(token)
+    outcome = sequence.settle(2)
+    assert outcome is not None and (outcome.num_draft_tokens, outcome.num_accepted_tokens) == (3, 1)
+    assert sequence.num_computed == 5  # four prompt tokens and the accepted draft
+    assert sequence.pending() == [9]
+
+
+def test_occurrences_are_counted_only_when_penalties_need_them() -> None:
+    plain = sequence_of(GenerationRequest("a", (1, 1, 2), 5))
+    counting = sequence_of(GenerationRequest("a", (1, 1, 2), 5, SamplingParams(repetition_penalty=1.1)))
+    for sequence in (plain, counting):
+        sequence.append(2)
+    assert plain.counts == {}
+    assert counting.counts == {1: 2, 2: 2}

@@ -18,7 +18,7 @@ def llmapi_spec(request: BuildRequest) -> LlmApiSpec:
     for role, model in config.models.items():
         _refuse_other_weights(role, model, request.inputs[role].folder)
     return LlmApiSpec(
-        model=_source(config.target),
+        model=_source("target", request),
         revision=config.target.revision,
         dtype=config.target.dtype,
         tensor_parallel=config.target.tensor_parallel,
@@ -30,7 +30,7 @@ def llmapi_spec(request: BuildRequest) -> LlmApiSpec:
         kv_dtype=config.kv_cache.dtype,
         block_size=config.kv_cache.block_size,
         reuse=config.kv_cache.reuse,
-        draft=_source(config.draft) if config.draft else None,
+        draft=_source("draft", request) if config.draft else None,
         max_draft_len=config.max_draft_len,
     )
 
@@ -44,14 +44,15 @@ def llmapi_repository(request: BuildRequest) -> dict[str, str]:
 
 def local_folders(request: BuildRequest) -> tuple[str, ...]:
     """Folders of this host that the LLM reads; hub ids are fetched by it."""
-    models = request.config.models.values()
-    return tuple(dict.fromkeys(_source(model) for model in models if Path(model.checkpoint).expanduser().exists()))
+    sources = (_source(role, request) for role in request.config.models)
+    return tuple(dict.fromkeys(source for source in sources if Path(source).is_absolute()))
 
 
-def _source(model: Model) -> str:
-    """The checkpoint as the LLM API may be told it: an absolute folder, or the hub id."""
-    folder = Path(model.checkpoint).expanduser()
-    return str(folder.resolve()) if folder.exists() else model.checkpoint
+def _source(role: str, request: BuildRequest) -> str:
+    """The checkpoint as the LLM API may be told it: the hub id, or the absolute folder of one that is on no hub."""
+    checkpoint = request.config.models[role].checkpoint
+    on_no_hub = checkpoint.startswith("trtkit/") or Path(checkpoint).expanduser().exists()
+    return str(request.inputs[role].folder) if on_no_hub else checkpoint
 
 
 def _refuse_unserved(config: BuildConfig) -> None:

@@ -1,8 +1,13 @@
 """A finished build of a tiny random pair, made by the pipeline, for tests that compare it with the oracle."""
 
+import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import load_file, save_file
 from tiny import tiny_checkpoint
 from trtkit.builds import Build, open_build
 from trtkit.config.load import parse_config
@@ -12,8 +17,11 @@ MAX_DRAFT_LEN = 3
 MAX_INPUT_LEN = 160
 
 
-def deployed_tiny(folder: Path, *, draft_seed: int | None = None, **target: Any) -> Build:
-    """Build a float32 Llama pair below `folder`; `target` are keys of the target's config.json.
+Tensors = dict[str, torch.Tensor]
+
+
+def deployed_tiny(folder: Path, *, dtype: str = "float32", draft_seed: int | None = None, **target: Any) -> Build:
+    """Build a Llama pair below `folder` from float32 checkpoints; `target` are keys of the target's config.json.
 
     The draft has the target's weights, so that every draft is accepted, unless it gets a seed of its own.
     """
@@ -23,8 +31,8 @@ def deployed_tiny(folder: Path, *, draft_seed: int | None = None, **target: Any)
     document = {
         "name": "tiny",
         "backend": "reference",
-        "target": {"checkpoint": str(folder / "target"), "dtype": "float32"},
-        "draft": {"checkpoint": str(folder / "draft"), "dtype": "float32"},
+        "target": {"checkpoint": str(folder / "target"), "dtype": dtype},
+        "draft": {"checkpoint": str(folder / "draft"), "dtype": dtype},
         "speculation": {"kind": "draft_target", "max_draft_len": MAX_DRAFT_LEN},
         "limits": {"max_batch_size": 4, "max_input_len": MAX_INPUT_LEN, "max_output_len": 32},
         "verification": {"max_new_tokens": 12},
@@ -32,3 +40,23 @@ def deployed_tiny(folder: Path, *, draft_seed: int | None = None, **target: Any)
     config = parse_config(document, where="tiny.yaml")
     build(config, BuildOptions(cache=folder / "cache", where="tiny.yaml", out=folder / "build"))
     return open_build(folder / "build")
+
+
+def copy_of(build: Build, folder: Path) -> Build:
+    """A second build, its record included, to plant a fault into."""
+    shutil.copytree(build.folder, folder, ignore=shutil.ignore_patterns("launch", "logs"))
+    return open_build(folder)
+
+
+def change_weights(build: Build, role: str, change: Callable[[Tensors], None]) -> None:
+    """Change tensors of a converted checkpoint in place."""
+    path = build.checkpoint(role) / "rank0.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path)
+
+
+def change_checkpoint(build: Build, role: str, **values: Any) -> None:
+    """Change keys of a converted checkpoint's config.json."""
+    path = build.checkpoint(role) / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))

@@ -4,17 +4,14 @@ The checkpoint is executed in this process, so that each fault costs a second in
 """
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
-from deployed_tiny import deployed_tiny
-from safetensors.numpy import load_file, save_file
-from trtkit.builds import Build, open_build
+from deployed_tiny import Tensors, change_checkpoint, change_weights, copy_of, deployed_tiny
+from trtkit.builds import Build
 from trtkit.cli.main import cli
 from trtkit.errors import CheckpointError
 from trtkit.evaluate.deployment import Target
@@ -23,7 +20,6 @@ from trtkit.evaluate.record_choice import PromptChoice, record_build
 
 NUM_PROMPTS = 8
 CHOICE = PromptChoice(limit=NUM_PROMPTS)
-Tensors = dict[str, np.ndarray[Any, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -35,25 +31,11 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
 
 @pytest.fixture
 def broken(build: Build, tmp_path: Path) -> Build:
-    """A copy of the build, its record included, to plant a fault into."""
-    shutil.copytree(build.folder, tmp_path / "build", ignore=shutil.ignore_patterns("launch", "logs"))
-    return open_build(tmp_path / "build")
+    return copy_of(build, tmp_path / "build")
 
 
 def check(build: Build, **options: Any) -> dict[str, Any]:
     return check_parity(Target("tiny", build), CheckOptions(CHOICE, in_process=True, **options))
-
-
-def change_weights(build: Build, role: str, change: Callable[[Tensors], None]) -> None:
-    path = build.checkpoint(role) / "rank0.safetensors"
-    tensors = load_file(path)
-    change(tensors)
-    save_file(tensors, path)
-
-
-def change_config(build: Build, **values: Any) -> None:
-    path = build.checkpoint("target") / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
 def swap_gate_and_up(tensors: Tensors) -> None:
@@ -68,7 +50,7 @@ def drop_a_kv_head(tensors: Tensors) -> None:
 
 def transpose_the_output(tensors: Tensors) -> None:
     name = "transformer.layers.2.attention.dense.weight"
-    tensors[name] = np.ascontiguousarray(tensors[name].T)
+    tensors[name] = tensors[name].T.contiguous()
 
 
 def forget_a_norm(tensors: Tensors) -> None:
@@ -76,7 +58,7 @@ def forget_a_norm(tensors: Tensors) -> None:
 
 
 def shift_the_head_by_one(tensors: Tensors) -> None:
-    tensors["lm_head.weight"] = np.roll(tensors["lm_head.weight"], 1, axis=0)
+    tensors["lm_head.weight"] = tensors["lm_head.weight"].roll(1, dims=0)
 
 
 def test_a_clean_build_is_identical(build: Build) -> None:
@@ -102,13 +84,13 @@ def test_a_missing_last_layer_is_different(broken: Build) -> None:
             del tensors[name]
 
     change_weights(broken, "target", drop)
-    change_config(broken, num_hidden_layers=2)
+    change_checkpoint(broken, "target", num_hidden_layers=2)
     assert check(broken)["verdict"] == "different"
 
 
 @pytest.mark.parametrize("values", [{"rotary_base": 500000.0}, {"norm_epsilon": 0.1}], ids=str)
 def test_a_wrong_configuration_is_different(values: dict[str, Any], broken: Build) -> None:
-    change_config(broken, **values)
+    change_checkpoint(broken, "target", **values)
     assert check(broken)["verdict"] == "different"
 
 

@@ -84,6 +84,43 @@ def check(output: Output, target: str, **options: Any) -> None:
     refuse_difference(document)
 
 
+@command.command()
+@click.argument("build", type=click.Path(path_type=Path))
+@click.option("--prompts", type=_FILE, help="Text or JSONL file; default: the prompts that trtkit ships.")
+@click.option("--limit", type=click.IntRange(min=1), default=8, show_default=True, help="Only the first N prompts.")
+@click.option(
+    "--role", type=click.Choice(["target", "draft"]), default="target", show_default=True, help="Which model."
+)
+@with_output
+def checkpoint(output: Output, build: Path, prompts: Path | None, limit: int, role: str) -> None:
+    """Compare BUILD's converted checkpoint with the original, layer by layer, without a server.
+
+    Names the first part of the first layer whose output rounding does not explain, and exits with 1.
+    """
+    # torch is imported here, so that --help and check do without it.
+    from trtkit.evaluate.checkpoint_run import compare_checkpoint, refuse_fault
+
+    choice = PromptChoice(prompts, limit)
+    document = compare_checkpoint(open_build(build), choice, role=role, on_progress=output.progress)
+    output.result(document, render_layers(document))
+    refuse_fault(document)
+
+
+def render_layers(document: Mapping[str, Any]) -> Group:
+    """One row per part of a layer, then the figures over all positions."""
+    table = Table("after", "relative error", "explained", box=None, pad_edge=False)
+    for point in document["points"]:
+        style = "green" if point["error"] <= point["tolerance"] else "bold red"
+        table.add_row(point["name"], Text(f"{point['error']:.3g}", style=style), f"{point['tolerance']:.3g}")
+    perplexity = document["perplexity"]
+    figures = (
+        f"{document['num_positions']} positions: same best token {document['top1_agreement']:.2%}, "
+        f"KL {document['mean_kl']:.3g} nats (largest {document['max_kl']:.3g}), "
+        f"perplexity {perplexity['deployed']:.4f} (original {perplexity['oracle']:.4f})"
+    )
+    return Group(table, Text(figures), Text(f"{document['verdict']} ({document['dtype']})", style="bold"))
+
+
 def render(document: Mapping[str, Any]) -> Group:
     """One row per prompt, one line per difference, and the summary."""
     columns = [_case_name(case) for case in max((p["cases"] for p in document["prompts"]), key=len, default=[])]

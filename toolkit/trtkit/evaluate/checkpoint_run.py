@@ -1,0 +1,137 @@
+"""`trtkit parity checkpoint`: the converted target against the original, layer by layer. Knows the order of steps."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from trtkit import __version__
+from trtkit.artifacts import disk_error, write_text
+from trtkit.builds import Build
+from trtkit.errors import DifferenceError
+from trtkit.evaluate.agreement import Agreement
+from trtkit.evaluate.drift import PointDrift, first_unexplained, judge_drift
+from trtkit.evaluate.encoding import PromptEncoder
+from trtkit.evaluate.oracle import Oracle
+from trtkit.evaluate.record_choice import PromptChoice
+from trtkit.evaluate.recording import encode_prompts
+from trtkit.evaluate.sources import unchanged_source
+from trtkit.evaluate.tolerance import Dtype, NumericProfile, loses_bits
+from trtkit.evaluate.traces import CheckpointTracer, Trace, trace_oracle
+from trtkit.progress import OnProgress, Progress, silent
+
+SCHEMA = "trtkit.checkpoint-parity/1"
+PROBE_DTYPE: Dtype = "bfloat16"
+
+
+@dataclass
+class _Errors:
+    """Sums of squared relative errors at each point of a trace, over all positions of all texts."""
+
+    squares: list[float] = field(default_factory=list)
+    num_positions: int = 0
+
+    def add(self, expected: Trace, got: Trace) -> None:
+        pairs = zip((*expected.stream, expected.logits), (*got.stream, got.logits), strict=True)
+        squares = [_relative_squares(one, other) for one, other in pairs]
+        self.squares = [a + b for a, b in zip(self.squares or [0.0] * len(squares), squares, strict=True)]
+        self.num_positions += len(expected.logits)
+
+    @property
+    def root_means(self) -> list[float]:
+        return [float((total / self.num_positions) ** 0.5) for total in self.squares]
+
+
+def compare_checkpoint(
+    build: Build, choice: PromptChoice, *, role: str = "target", on_progress: OnProgress = silent
+) -> dict[str, Any]:
+    """Run the prompts through both, compare the residual stream after every part of every layer, and the logits.
+
+    Raises CheckpointError when a checkpoint cannot be executed, InputError when no prompt fits. A fault is not an
+    error here (see refuse_fault).
+    """
+    folder = unchanged_source(build, role)
+    limits = build.config.limits
+    encoded, skipped = encode_prompts(PromptEncoder.load(folder), choice.read(build), limits.max_input_len)
+    texts = [sent.prompt_ids for _, sent in encoded if len(sent.prompt_ids) > 1]
+    tracer = CheckpointTracer.load(build.checkpoint(role), limits.max_input_len)
+    oracle, probe = Oracle.load(folder), Oracle.load(folder, dtype=PROBE_DTYPE)
+    deployed_errors, probe_errors, agreement = _Errors(), _Errors(), Agreement()
+    for done, token_ids in enumerate(texts):
+        on_progress(Progress("layers", done, len(texts), "texts"))
+        expected, got = trace_oracle(oracle, token_ids), tracer.trace(token_ids)
+        deployed_errors.add(expected, got)
+        probe_errors.add(expected, trace_oracle(probe, token_ids))
+        agreement.add(token_ids, expected.logits, got.logits)
+    on_progress(Progress("layers", len(texts), len(texts), "texts"))
+    dtypes: Sequence[Dtype] = (build.config.models[role].dtype, PROBE_DTYPE)
+    profile, probe_profile = (_profile(oracle, dtype) for dtype in dtypes)
+    drifts = judge_drift(deployed_errors.root_means, probe_errors.root_means, profile, probe_profile)
+    left_out = [{"name": entry.name, "reason": entry.reason} for entry in skipped]
+    document = {
+        **_document(drifts, agreement),
+        "deployment": str(build.folder),
+        "role": role,
+        "dtype": profile.dtype,
+        "skipped": left_out,
+        "versions": {**oracle.versions, "trtkit": __version__},
+    }
+    _write(document, build.folder / "parity" / f"checkpoint-{role}.json")
+    return document
+
+
+def refuse_fault(document: dict[str, Any]) -> None:
+    """Raise DifferenceError when an error was found that rounding does not explain."""
+    fault = document["first_fault"]
+    if fault is not None:
+        raise DifferenceError(
+            f"the converted {document['role']} leaves the original at {fault['name']}: relative error "
+            f"{fault['error']:.3g}, rounding explains {fault['tolerance']:.3g}",
+            f"look at {', '.join(fault['tensors'])}; everything before is right",
+            code="CHECKPOINT-PARITY",
+        )
+
+
+def _document(drifts: Sequence[PointDrift], agreement: Agreement) -> dict[str, Any]:
+    fault = first_unexplained(drifts)
+    oracle, deployed = agreement.perplexities
+    return {
+        "schema": SCHEMA,
+        "verdict": "explained" if fault is None else "different",
+        "first_fault": None if fault is None else _point(fault),
+        "num_positions": agreement.num_positions,
+        "top1_agreement": agreement.top1_agreement,
+        "mean_kl": agreement.mean_kl,
+        "max_kl": agreement.kl_max,
+        "max_logit_error": agreement.max_logit_error,
+        "perplexity": {"oracle": oracle, "deployed": deployed},
+        "points": [_point(drift) for drift in drifts],
+    }
+
+
+def _point(drift: PointDrift) -> dict[str, Any]:
+    return {
+        "name": drift.point.name,
+        "error": drift.error,
+        "tolerance": drift.tolerance,
+        "tensors": list(drift.point.tensors),
+    }
+
+
+def _profile(oracle: Oracle, dtype: Dtype) -> NumericProfile:
+    return NumericProfile(dtype, oracle.num_layers, oracle.hidden_size, loses_bits(oracle.weights_dtype, dtype))
+
+
+def _relative_squares(expected: Tensor, got: Tensor) -> float:
+    """Sum over positions of |got - expected|^2 / |expected|^2.  expected, got [T, N]"""
+    return float(((got - expected).square().sum(dim=1) / expected.square().sum(dim=1)).sum())
+
+
+def _write(document: dict[str, Any], path: Path) -> None:
+    try:
+        write_text(path, json.dumps(document, indent=1) + "\n")
+    except OSError as error:
+        raise disk_error(error, path) from error

@@ -98,7 +98,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "yaml": ("config/", "engines/llmapi.py"),
     "torch": ("checkpoints/", "conversion/", "reference/", "standin/", "evaluate/", "demo/", "calibration/"),
     "transformers": ("checkpoints/", "conversion/", "evaluate/", "demo/", "calibration/"),
-    "tritonclient": ("client/", "repository/pbtxt.py"),
+    "tritonclient": ("serving/kserve.py", "repository/pbtxt.py"),
     "triton_python_backend_utils": ("serving/triton_io.py",),
     "modelopt": ("calibration/",),
     "tensorrt_llm": ("engines/runtime.py",),

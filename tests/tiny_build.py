@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 from tiny import tiny_checkpoint, tiny_tokenizer
+from trtkit.builds import SCHEMA
 from trtkit.config.load import parse_config
 from trtkit.config.schema import BuildConfig
 from trtkit.conversion.convert import convert_to
@@ -38,21 +39,22 @@ def tiny_config(*, draft: bool = True, streaming: bool = True, max_draft_len: in
 def tiny_build(folder: Path, config: BuildConfig | None = None, *, same_draft: bool = False) -> Path:
     """Assemble BUILD below `folder`: checkpoints, engines, tokenizer, model repository.
 
-    A draft with other random weights is rejected nearly always; `same_draft` gives the target's weights to it, so
-    that every draft token is accepted.
+    The draft is the target without its last layer, so that some of its tokens are accepted; `same_draft` makes it the
+    target itself, so that all are.
     """
     config = config or tiny_config()
     build = folder / "build"
     engines = {}
     for role in config.models:
-        seed = {"seed": 77} if role == "draft" and not same_draft else {}
-        source = tiny_checkpoint(folder / f"hf-{role}", "llama", **seed)
+        layers = {"num_hidden_layers": 2} if role == "draft" and not same_draft else {}
+        source = tiny_checkpoint(folder / f"hf-{role}", "llama", **layers)
         engines[role] = _engine(build, role, source, config)
     (build / "tokenizer").mkdir()
     tiny_tokenizer(build / "tokenizer")
     files = render_repository(config, engines, TokenIds((END_ID,), PAD_ID))
     write_repository(files, build / "model_repository")
-    (build / "manifest.json").write_text(json.dumps({"name": config.name}))
+    manifest = {"schema": SCHEMA, "config": config.model_dump(mode="json")}
+    (build / "manifest.json").write_text(json.dumps(manifest))
     return build
 
 

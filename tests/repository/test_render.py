@@ -175,7 +175,7 @@ def test_several_end_ids_are_all_written() -> None:
 
 
 def test_a_target_engine_that_accepts_fewer_drafts_than_the_config_asks_for_is_refused() -> None:
-    with pytest.raises(InputError, match="SPEC-K: speculation.max_draft_len: the target engine accepts 0 draft tokens"):
+    with pytest.raises(InputError, match=r"SPEC-K: .*the target engine accepts 0 draft tokens"):
         render_repository(config(), engines(config(), built_draft_len=0), TokenIds((2,), 2))
 
 

@@ -10,7 +10,7 @@ FinishReason = Literal["length", "end_id", "stop_words", "cancelled"]
 class GenerateRequest:
     """One prompt to continue.
 
-    Greedy unless temperature is above 0; top_k 0 and top_p None then cut nothing. num_draft_tokens 0 switches
+    Greedy when temperature is 0; top_k 0 and top_p None then cut nothing. num_draft_tokens 0 switches
     speculation off, None leaves it to the build. deadline_s bounds the whole answer.
     """
 

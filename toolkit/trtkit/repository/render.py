@@ -132,6 +132,8 @@ def _bls_parameters(config: BuildConfig, ids: Mapping[str, str], *, speculates: 
     }
     return {
         "tensorrt_llm_version": config.tensorrt_llm,
+        # Where the model finds its own server; trtkit serve replaces it when it chooses other ports.
+        "grpc_address": f"127.0.0.1:{config.serving.grpc_port}",
         "tensorrt_llm_model_name": TARGET,
         **(drafting if speculates else {}),
         "tokenizer_dir": TOKENIZER_DIR,

@@ -32,13 +32,14 @@ class AdminClient:
         """Whether Triton counts `model` as loaded. A model whose process died still counts."""
         return self._ask("GET", f"/v2/models/{model}/ready", timeout_s).status == 200
 
-    def load(self, model: str, timeout_s: float) -> Answer:
-        """Load or reload one model."""
-        return self._ask("POST", f"/v2/repository/models/{model}/load", timeout_s)
+    def load(self, model: str, timeout_s: float, config_json: str | None = None) -> Answer:
+        """Load or reload one model, with its config.pbtxt or with the config given instead."""
+        body = {} if config_json is None else {"parameters": {"config": config_json}}
+        return self._ask("POST", f"/v2/repository/models/{model}/load", timeout_s, body)
 
     def unload(self, model: str, timeout_s: float) -> Answer:
         """Ask Triton to unload one model; the answer comes before it is gone."""
-        return self._ask("POST", f"/v2/repository/models/{model}/unload", timeout_s)
+        return self._ask("POST", f"/v2/repository/models/{model}/unload", timeout_s, {})
 
     def server_version(self) -> str:
         """Triton's version, e.g. 2.51.0. Raises ServerError when it does not answer."""
@@ -58,10 +59,10 @@ class AdminClient:
             connection.close()
         return document if isinstance(document, dict) else {}
 
-    def _ask(self, method: str, path: str, timeout_s: float) -> Answer:
+    def _ask(self, method: str, path: str, timeout_s: float, body: dict[str, Any] | None = None) -> Answer:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
         try:
-            connection.request(method, path, body="{}" if method == "POST" else None)
+            connection.request(method, path, body=None if body is None else json.dumps(body))
             response = connection.getresponse()
             return Answer(response.status, _error_text(response.read()))
         except TimeoutError:

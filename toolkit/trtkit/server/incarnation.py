@@ -8,8 +8,9 @@ from trtkit.errors import ServerError
 from trtkit.progress import OnProgress, Progress
 from trtkit.server.admin import AdminClient
 from trtkit.server.endpoints import Endpoints
-from trtkit.server.launch import ServerOptions
+from trtkit.server.launch import ServerFolders, ServerOptions
 from trtkit.server.log import failure, log_size
+from trtkit.server.model_loading import config_override
 from trtkit.server.processes import (
     Stub,
     clear_shared_memory,
@@ -28,11 +29,15 @@ class Crashed(Exception):
 class Incarnation:
     """A server process and what belongs to it. `end` may be called at any time and leaves nothing behind."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", shm_prefix: str, endpoints: Endpoints, log: Path) -> None:
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", shm_prefix: str, endpoints: Endpoints, folders: ServerFolders
+    ) -> None:
         self.process = process
         self.shm_prefix = shm_prefix
+        self._endpoints = endpoints
         self._admin = AdminClient(endpoints.host, endpoints.http_port)
-        self._log = log
+        self._repository = folders.repository
+        self._log = folders.log
         self._stubs: list[Stub] = []
 
     def bring_up(self, models: Sequence[str], options: ServerOptions, on_progress: OnProgress) -> None:
@@ -72,7 +77,8 @@ class Incarnation:
 
     def _load(self, model: str, timeout_s: float) -> None:
         offset = log_size(self._log)
-        answer = self._admin.load(model, timeout_s)
+        override = config_override(self._repository, model, self._endpoints)
+        answer = self._admin.load(model, timeout_s, override)
         if answer.status == 200:
             return
         wait_until(self._has_ended, 0.5 if answer.status == 0 and not answer.timed_out else 0.0)

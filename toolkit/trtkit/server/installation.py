@@ -39,8 +39,8 @@ def find_installation() -> TritonInstallation:
     A wrong numpy is refused here because it makes the stub read wrong input values without an error.
     Raises MissingToolError.
     """
-    _refuse_python(sys.version_info[:2])
-    _refuse_numpy(importlib.metadata.version("numpy"))
+    refuse_python(sys.version_info[:2])
+    refuse_numpy(importlib.metadata.version("numpy"))
     refuse_small_shm(_free_bytes(SHM))
     root = _wheel_root()
     version = importlib.metadata.version("nvidia-pytriton")
@@ -76,7 +76,8 @@ def _wheel_root() -> Path:
     return Path(spec.origin).parents[1]
 
 
-def _refuse_python(version: tuple[int, int]) -> None:
+def refuse_python(version: tuple[int, int]) -> None:
+    """Raise MissingToolError for a Python that Triton's stub does not run under."""
     if version not in SUPPORTED_PYTHONS:
         raise MissingToolError(
             f"Triton's Python models do not run under Python {version[0]}.{version[1]}",
@@ -85,7 +86,8 @@ def _refuse_python(version: tuple[int, int]) -> None:
         )
 
 
-def _refuse_numpy(version: str) -> None:
+def refuse_numpy(version: str) -> None:
+    """Raise MissingToolError for a numpy whose arrays the stub misreads."""
     if int(version.split(".")[0]) >= 2:
         raise MissingToolError(
             f"numpy {version} makes Triton's Python stub read wrong input values without any error",

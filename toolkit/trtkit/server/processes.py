@@ -30,10 +30,10 @@ class Stub:
 def start_process(
     command: Sequence[str], environment: Mapping[str, str], folder: Path, log: Path
 ) -> "subprocess.Popen[bytes]":
-    """Start `command` in `folder`, in a session of its own so that Ctrl-C reaches only us; output goes to `log`."""
+    """Start `command` in `folder`, in a session of its own so that Ctrl-C reaches only us; `log` gets its output."""
     log.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with log.open("wb") as file:
+        with log.open("ab") as file:
             return subprocess.Popen(
                 command,
                 cwd=folder,

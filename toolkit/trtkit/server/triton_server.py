@@ -83,6 +83,7 @@ class TritonServer:
         self._refuse_second_server()
         refuse_busy(self.endpoints)
         prepare_backends(installation, self.folders.backends)
+        self.folders.log.unlink(missing_ok=True)
         self._incarnate(installation)
         self._watcher = threading.Thread(target=self._watch, args=(installation,), name="trtkit-watch", daemon=True)
         self._watcher.start()
@@ -141,7 +142,7 @@ class TritonServer:
         command = server_command(installation, self.folders, self.endpoints, shm_prefix, self._options)
         environment = server_environment(installation, self._options)
         process = start_process(command, environment, self.folders.build, self.folders.log)
-        return Incarnation(process, shm_prefix, self.endpoints, self.folders.log)
+        return Incarnation(process, shm_prefix, self.endpoints, self.folders)
 
     def _record(self, incarnation: Incarnation) -> None:
         pid = incarnation.process.pid

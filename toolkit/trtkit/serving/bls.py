@@ -16,6 +16,7 @@ from trtkit.serving.contract import bls_contract, llm_contract
 from trtkit.serving.draft_length import AdaptiveDraftLength, DraftLength, FixedDraftLength
 from trtkit.serving.draft_target import DraftTargetRun, Generation
 from trtkit.serving.inner_llm import InnerLlm
+from trtkit.serving.kserve import Connection
 from trtkit.serving.tensor import Array
 from trtkit.serving.text import TextTokenizer
 from trtkit.serving.triton_io import Sender, read_inputs
@@ -38,6 +39,7 @@ class DraftTarget:
         self._target_name = arguments.parameter("tensorrt_llm_model_name")
         self._draft_name = arguments.parameter("tensorrt_llm_draft_model_name", "")
         self._llm_contract = llm_contract(self._target_name, self._release)
+        self._connection = Connection(arguments.parameter("grpc_address"))
         self._tokenizer = TextTokenizer.load(arguments.path("tokenizer_dir"))
         self._add_special_tokens = arguments.flag("add_special_tokens", default=True)
         self._skip_special_tokens = arguments.flag("skip_special_tokens", default=True)
@@ -56,6 +58,7 @@ class DraftTarget:
     def finalize(self) -> None:
         """Wait for the answers under way."""
         self._threads.shutdown()
+        self._connection.close()
 
     def _read(self, request: Any) -> ClientRequest:
         inputs = read_inputs(request, self._contract)
@@ -111,7 +114,11 @@ class DraftTarget:
 
     def _llm(self, name: str, request: ClientRequest) -> InnerLlm:
         return InnerLlm(
-            name, self._release, decoupled=self._decoupled, end_id=request.end_ids[0], pad_id=request.pad_id
+            self._connection,
+            llm_contract(name, self._release),
+            decoupled=self._decoupled,
+            end_id=request.end_ids[0],
+            pad_id=request.pad_id,
         )
 
 

@@ -1,15 +1,13 @@
 """Requests and responses of Triton's Python backend as arrays; the only importer of pb_utils. Knows no model."""
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from trtkit.errors import TrtkitError
-from trtkit.serving.error_text import error_from_text
 from trtkit.serving.inputs import Inputs
-from trtkit.serving.tensor import NUMPY_DTYPE, Array, ModelContract, Outputs
+from trtkit.serving.tensor import NUMPY_DTYPE, ModelContract, Outputs
 
 
 def read_inputs(request: Any, contract: ModelContract) -> Inputs:
@@ -59,37 +57,6 @@ def answer(outputs: Outputs, contract: ModelContract) -> Any:
 def refuse(error: TrtkitError) -> Any:
     """The response object that says why a request failed."""
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
-
-
-def ask_model(
-    contract: ModelContract, inputs: Outputs, wanted: Sequence[str], request_id: str, *, decoupled: bool
-) -> Iterator[dict[str, Array]]:
-    """Call another model of this server; yields one dict per response. Raises the model's own error.
-
-    Closed early, the iterator still reads to the end: left as it is, it makes the calling model impossible to unload.
-    """
-    request = pb_utils.InferenceRequest(
-        model_name=contract.name,
-        request_id=request_id,
-        requested_output_names=list(wanted),
-        inputs=[pb_utils.Tensor(name, np.ascontiguousarray(array)) for name, array in inputs.items()],
-    )
-    failure = None
-    try:
-        responses = iter(request.exec(decoupled=True) if decoupled else [request.exec()])
-    except pb_utils.TritonModelException as error:
-        raise error_from_text(str(error), source=contract.name) from None
-    try:
-        for response in responses:
-            if response.has_error():
-                failure = failure or response.error().message()
-            elif response.output_tensors():
-                yield {tensor.name(): np.array(tensor.as_numpy()) for tensor in response.output_tensors()}
-    finally:
-        for _ in responses:
-            pass
-    if failure is not None:
-        raise error_from_text(failure, source=contract.name)
 
 
 def _final_flag(final: bool) -> int:

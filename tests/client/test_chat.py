@@ -1,0 +1,62 @@
+"""Chat templates: rendered in a sandbox, with clear refusals."""
+
+import datetime
+import json
+from pathlib import Path
+
+import pytest
+from trtkit.client.chat import render_chat
+from trtkit.errors import InputError
+
+NOW = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+def render(folder: Path, content: str = "hi") -> str:
+    return render_chat(folder, [{"role": "user", "content": content}], NOW)
+
+
+def config(folder: Path, **values: object) -> None:
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", **values}))
+
+
+def test_the_template_of_the_config_is_used(tmp_path: Path) -> None:
+    config(tmp_path, chat_template=TEMPLATE)
+    assert render(tmp_path) == "<s>[user]hi[assistant]"
+
+
+def test_the_file_wins_over_the_config(tmp_path: Path) -> None:
+    config(tmp_path, chat_template="other")
+    (tmp_path / "chat_template.jinja").write_text(TEMPLATE)
+    assert render(tmp_path) == "<s>[user]hi[assistant]"
+
+
+def test_the_default_of_several_templates_is_used(tmp_path: Path) -> None:
+    config(tmp_path, chat_template=[{"name": "tools", "template": "no"}, {"name": "default", "template": TEMPLATE}])
+    assert render(tmp_path) == "<s>[user]hi[assistant]"
+
+
+def test_templates_know_the_date_they_are_given(tmp_path: Path) -> None:
+    config(tmp_path, chat_template="{{ strftime_now('%Y-%m-%d') }}")
+    assert render(tmp_path) == "2026-01-02"
+
+
+def test_a_template_that_refuses_says_why(tmp_path: Path) -> None:
+    config(tmp_path, chat_template="{{ raise_exception('roles must alternate') }}")
+    with pytest.raises(InputError, match=r"CHAT-TEMPLATE: .*roles must alternate"):
+        render(tmp_path)
+
+
+def test_a_template_cannot_leave_the_sandbox(tmp_path: Path) -> None:
+    config(tmp_path, chat_template="{{ ''.__class__.__mro__[1].__subclasses__() }}")
+    with pytest.raises(InputError, match="CHAT-TEMPLATE"):
+        render(tmp_path)
+
+
+def test_a_tokenizer_without_a_template_is_refused(tmp_path: Path) -> None:
+    config(tmp_path)
+    with pytest.raises(InputError, match="no chat template"):
+        render(tmp_path)

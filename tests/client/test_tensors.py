@@ -1,0 +1,66 @@
+"""The client's messages, read back the way a server reads them."""
+
+import numpy as np
+import pytest
+from trtkit.client.request import GenerateRequest
+from trtkit.client.tensors import chunk_of, message_of
+from trtkit.errors import ServerError
+
+
+def sent(request: GenerateRequest) -> dict[str, list[object]]:
+    message = message_of(request)
+    kinds = {"INT32": np.int32, "FP32": np.float32, "UINT64": np.uint64, "BOOL": np.bool_}
+    values: dict[str, list[object]] = {}
+    for tensor, raw in zip(message.inputs, message.raw_input_contents, strict=True):
+        assert next(iter(tensor.shape)) == 1
+        if tensor.datatype == "BYTES":
+            values[tensor.name] = split(raw)
+            assert tensor.shape[1] == len(values[tensor.name])
+        else:
+            values[tensor.name] = np.frombuffer(raw, kinds[tensor.datatype]).tolist()
+    return values
+
+
+def split(raw: bytes) -> list[bytes]:
+    parts = []
+    while raw:
+        length = int.from_bytes(raw[:4], "little")
+        parts.append(raw[4 : 4 + length])
+        raw = raw[4 + length :]
+    return parts
+
+
+def test_a_greedy_request_says_no_more_than_it_must() -> None:
+    assert sent(GenerateRequest("héllo", 5)) == {
+        "text_input": ["héllo".encode()],
+        "max_tokens": [5],
+        "stream": [True],
+        "exclude_input_in_output": [True],
+        "top_k": [1],
+    }
+
+
+def test_a_temperature_alone_samples_over_everything() -> None:
+    values = sent(GenerateRequest("a", 5, temperature=0.5, seed=2**63))
+    assert (values["top_k"], values["top_p"], values["temperature"]) == ([0], [1.0], [0.5])
+    assert values["seed"] == [2**63]
+
+
+def test_every_field_reaches_the_message() -> None:
+    request = GenerateRequest(
+        "a", 5, 1.0, 7, 0.5, 3, repetition_penalty=1.5, stop_words=("x", "yz"), num_draft_tokens=0, stream=False,
+        wants_cache_figures=True,
+    )  # fmt: skip
+    values = sent(request)
+    assert values["top_k"] == [7]
+    assert values["top_p"] == [0.5]
+    assert values["stop_words"] == [b"x", b"yz"]
+    assert values["num_draft_tokens"] == [0]
+    assert values["repetition_penalty"] == [1.5]
+    assert values["return_perf_metrics"] == [True]
+    assert values["stream"] == [False]
+
+
+def test_an_answer_without_our_outputs_is_refused_by_the_missing_name() -> None:
+    with pytest.raises(ServerError, match="no output text_output"):
+        chunk_of({}, 0)

@@ -1,0 +1,138 @@
+"""KServe v2 over gRPC: arrays to messages, and streams of responses back. Knows the protocol, no particular model."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+from tritonclient.grpc import InferResult, service_pb2, service_pb2_grpc
+
+from trtkit.errors import RequestError, ServerError
+from trtkit.serving.error_text import error_from_text
+from trtkit.serving.tensor import Array, ModelContract, Outputs, one_row
+
+_NO_LIMIT = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+
+
+def request_message(contract: ModelContract, values: dict[str, Any], *, request_id: str = "") -> Any:
+    """The ModelInferRequest of one row; values whose name maps to None are left to the server."""
+    message = service_pb2.ModelInferRequest(model_name=contract.name, id=request_id)
+    for name, value in values.items():
+        if value is not None:
+            tensor = contract.input(name)
+            array = one_row(tensor, value)
+            message.inputs.add(name=name, datatype=tensor.wire_dtype, shape=array.shape)
+            message.raw_input_contents.append(_raw(array))
+    return message
+
+
+def outputs_of(response: Any) -> Outputs:
+    """The outputs of a ModelInferResponse by name."""
+    result = InferResult(response)
+    return {output.name: result.as_numpy(output.name) for output in response.outputs}
+
+
+class Connection:
+    """A channel to one server; any number of threads may use it at the same time."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channel = grpc.insecure_channel(address, options=_NO_LIMIT)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    def close(self) -> None:
+        """Give the channel up; calls under way end with an error."""
+        self._channel.close()
+
+    def is_ready(self, model: str, timeout_s: float) -> bool:
+        """Whether the server counts `model` as loaded. Raises ServerError when nobody answers."""
+        try:
+            response = self._stub.ModelReady(service_pb2.ModelReadyRequest(name=model), timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise typed(error, self.address, deadline_s=timeout_s) from None
+        return bool(response.ready)
+
+    def stream(self, message: Any, *, deadline_s: float | None = None) -> "ResponseStream":
+        """Send one request to a model that may answer with several responses."""
+        call = self._stub.ModelStreamInfer(iter((message,)), timeout=deadline_s)
+        return ResponseStream(call, message.model_name, self.address, deadline_s)
+
+
+class ResponseStream:
+    """The responses to one request: an iterator that any thread may cancel.
+
+    Raises while iterating: RequestError when the model refuses the request, ServerError when it fails, is not there,
+    or a deadline passes. Cancelled, it ends without an error.
+    """
+
+    def __init__(self, call: Any, model: str, address: str, deadline_s: float | None) -> None:
+        self._call = call
+        self._model = model
+        self._address = address
+        self._deadline_s = deadline_s
+        self._is_cancelled = False
+
+    def __iter__(self) -> Iterator[Outputs]:
+        try:
+            for response in self._call:
+                if response.error_message:
+                    raise error_from_text(response.error_message, source=self._model)
+                yield outputs_of(response.infer_response)
+        except grpc.RpcError as error:
+            if not self._is_cancelled:
+                raise typed(error, self._address, deadline_s=self._deadline_s) from None
+        finally:
+            self._call.cancel()
+
+    def cancel(self) -> None:
+        """Tell the server to stop."""
+        self._is_cancelled = True
+        self._call.cancel()
+
+
+def typed(error: grpc.RpcError, address: str, *, deadline_s: float | None) -> RequestError | ServerError:
+    """A failure of the transport, or of Triton before any model was asked, as one of our errors."""
+    code, details = error.code(), error.details() or ""
+    if code == grpc.StatusCode.UNAVAILABLE:
+        return ServerError(
+            f"no Triton server answers at {address}, or it went away: {details}",
+            "start one with trtkit serve BUILD, or give its grpc://host:port",
+            code="SERVER-UNREACHABLE",
+        )
+    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return ServerError(
+            f"the server at {address} was not done after {deadline_s:g} s",
+            "ask for fewer tokens, or allow more time",
+            code="DEADLINE",
+        )
+    return error_from_text(details, source=f"{address} ({code.name})")
+
+
+def value_of(outputs: Outputs, name: str) -> Any:
+    """The single value of an output. Raises ServerError when a foreign model left it out."""
+    value = array_of(outputs, name).reshape(-1)[0]
+    return value if isinstance(value, bytes) else value.item()
+
+
+def array_of(outputs: Outputs, name: str) -> Array:
+    """An output. Raises ServerError when a foreign model left it out."""
+    array = outputs.get(name)
+    if array is None:
+        raise ServerError(
+            f"the answer has no output {name}: this is not a model that trtkit rendered",
+            "serve a repository that trtkit rendered",
+            code="CLIENT-CONTRACT",
+        )
+    return array
+
+
+def tokens_of(outputs: Outputs) -> tuple[int, ...]:
+    """The token ids of a response of one row."""
+    return tuple(array_of(outputs, "output_ids").reshape(-1).tolist())
+
+
+def _raw(array: Array) -> bytes:
+    """KServe's bytes: numbers as they lie in memory (little-endian), strings behind their length in 4 bytes."""
+    if array.dtype != np.object_:
+        return array.tobytes()
+    return b"".join(len(item).to_bytes(4, "little") + item for item in array.reshape(-1).tolist())

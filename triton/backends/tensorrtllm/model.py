@@ -1,0 +1,1 @@
+from trtkit.standin.model import StandIn as TritonPythonModel  # noqa: F401

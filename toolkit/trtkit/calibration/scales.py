@@ -1,0 +1,83 @@
+"""From what was measured to a scale: amax, percentile, MSE, entropy. Pure; knows no layer and no file.
+
+A scale s dequantises (x ~= q * s). Every method chooses a limit, the magnitude that becomes the largest code, so
+s = limit / 448 for FP8, / 127 for INT8, / 7 for INT4. amax keeps everything; the others may let outliers saturate so
+that the rest is kept better.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trtkit.calibration.histogram import MagnitudeHistogram
+from trtkit.calibration.number_formats import LARGEST, Format, fake_quantize
+
+Method = Literal["amax", "percentile", "mse", "entropy"]
+METHODS: tuple[Method, ...] = ("amax", "percentile", "mse", "entropy")
+_CANDIDATES = 128
+_LOWEST_SHARE = 1 / 32
+
+
+@dataclass(frozen=True)
+class ScaleMethod:
+    """How limits are chosen; percentile matters for the method of that name only."""
+
+    name: Method = "amax"
+    percentile: float = 99.99
+
+    def limit(self, histogram: MagnitudeHistogram, amax: float, kind: Format) -> float:
+        """The magnitude that becomes the largest code; never above amax, and 0 only when all values are 0."""
+        if amax == 0 or not histogram.total:
+            return amax
+        if self.name == "amax":
+            return amax
+        if self.name == "percentile":
+            return min(histogram.percentile(self.percentile), amax) or amax
+        cost = _squared_error if self.name == "mse" else _divergence
+        limits = _candidates(amax)
+        costs = [cost(histogram, limit / LARGEST[kind], kind) for limit in limits]
+        return float(limits[int(np.argmin(costs))])
+
+
+def scale_of(limit: float, kind: Format) -> float:
+    """limit / largest code, in float32; 1.0 for a tensor of zeros, which any scale represents."""
+    return float(np.float32(limit) / np.float32(LARGEST[kind])) if limit > 0 else 1.0
+
+
+def group_scales(channel_amax: NDArray[np.float32], group_size: int, kind: Format) -> NDArray[np.float32]:
+    """One scale per group of neighbouring channels (the last group may be smaller): [C] -> [ceil(C / group_size)]."""
+    starts = np.arange(0, channel_amax.size, group_size)
+    limits = np.maximum.reduceat(channel_amax, starts)
+    return np.where(limits > 0, limits / np.float32(LARGEST[kind]), np.float32(1.0)).astype(np.float32)
+
+
+def _candidates(amax: float) -> NDArray[np.float64]:
+    """amax first, so that it wins ties; then down to a small share of it in equal ratios."""
+    return amax * np.geomspace(1.0, _LOWEST_SHARE, _CANDIDATES)
+
+
+def _squared_error(histogram: MagnitudeHistogram, scale: float, kind: Format) -> float:
+    """Sum of (x - q s)^2 over everything counted."""
+    error = fake_quantize(histogram.values, scale, kind) - histogram.values
+    return float(np.dot(error**2, histogram.counts))
+
+
+def _divergence(histogram: MagnitudeHistogram, scale: float, kind: Format) -> float:
+    """KL(P || Q): P what is inside the limit, the rest piled on its last bin; Q what the codes can tell of the inside.
+
+    Each code's mass is spread evenly over the occupied bins it serves (the calibration of TensorRT's INT8, "8-bit
+    inference with TensorRT", 2017, over bins of unequal width). Zeros are left out: every scale represents them.
+    """
+    inside = (histogram.values > 0) & (histogram.values <= scale * LARGEST[kind] * (1 + 1e-9))
+    values, counts, widths = histogram.values[inside], histogram.counts[inside], histogram.widths[inside]
+    if not counts.size:
+        return float("inf")
+    p = counts.astype(np.float64)
+    p[-1] += histogram.counts[histogram.values > values[-1]].sum()
+    _, code = np.unique(fake_quantize(values, scale, kind), return_inverse=True)
+    density = np.bincount(code, weights=counts) / np.bincount(code, weights=widths)
+    q = density[code] * widths
+    p, q = p / p.sum(), q / q.sum()
+    return float(np.sum(p * np.log(p / q)))

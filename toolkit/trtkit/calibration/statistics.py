@@ -1,0 +1,75 @@
+"""TensorStatistics: gathers a TensorRecord from pieces of a tensor. Knows channels, not where the tensor is from.
+
+Everything is read off the bits of float32, so maxima and counts are exact and do not depend on the order of samples.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trtkit.calibration.histogram import NUM_BINS, Counts, bins_of
+from trtkit.calibration.records import COARSE_FIRST, COARSE_SHIFT, NUM_COARSE_BINS, TensorRecord
+
+KEPT_TOKENS = 256
+
+
+class TensorStatistics:
+    """C channels; num_heads divides them into heads, 0 for a tensor without heads (then no channel histograms).
+
+    Besides the record it keeps `rows`, every n-th token: [about KEPT_TOKENS, C], for measuring errors.
+    """
+
+    def __init__(self, channels: int, num_heads: int, expected_tokens: int) -> None:
+        self._num_heads = num_heads
+        self._num_tokens = 0
+        self._exact = True
+        self._amax_bits = np.zeros(channels, dtype=np.int32)
+        self._sum = np.zeros(channels, dtype=np.float64)
+        self._sum_abs = np.zeros(channels, dtype=np.float64)
+        self._counts: Counts = np.zeros(NUM_BINS, dtype=np.int64)
+        self._channel_counts: Counts = np.zeros((channels if num_heads else 0, NUM_COARSE_BINS), dtype=np.int64)
+        self._stride = max(1, expected_tokens // KEPT_TOKENS)
+        self._rows: list[NDArray[np.float32]] = []
+
+    def update(self, x: Tensor) -> bool:
+        """Count x [T, C]. False when it holds NaN or Inf; it is then not counted."""
+        wide = x.detach().to(device="cpu", dtype=torch.float32).contiguous()
+        magnitude = wide.view(torch.int32).numpy() & np.int32(0x7FFFFFFF)
+        amax_bits = magnitude.max(axis=0, initial=0)
+        if (amax_bits >= 0x7F800000).any():
+            return False
+        self._exact = self._exact and x.dtype == torch.bfloat16
+        np.maximum(self._amax_bits, amax_bits, out=self._amax_bits)
+        self._counts += np.bincount(bins_of(magnitude).ravel(), minlength=NUM_BINS)
+        if self._num_heads:
+            self._count_channels(magnitude)
+        self._sum += wide.sum(0, dtype=torch.float64).numpy()
+        self._sum_abs += wide.abs().sum(0, dtype=torch.float64).numpy()
+        self._rows.append(wide[-self._num_tokens % self._stride :: self._stride].numpy().copy())
+        self._num_tokens += wide.shape[0]
+        return True
+
+    def _count_channels(self, magnitude: NDArray[np.int32]) -> None:
+        coarse = np.clip((magnitude >> COARSE_SHIFT) - COARSE_FIRST, 0, NUM_COARSE_BINS - 1)
+        index = coarse + np.arange(magnitude.shape[1], dtype=np.int32) * NUM_COARSE_BINS
+        counts = np.bincount(index.ravel(), minlength=self._channel_counts.size)
+        self._channel_counts += counts.reshape(self._channel_counts.shape)
+
+    @property
+    def rows(self) -> NDArray[np.float32]:
+        """The kept tokens."""
+        return np.concatenate(self._rows)
+
+    def record(self) -> TensorRecord:
+        """What was counted so far."""
+        return TensorRecord(
+            num_tokens=self._num_tokens,
+            num_heads=self._num_heads,
+            exact=self._exact,
+            channel_amax=self._amax_bits.view(np.float32).copy(),
+            channel_mean=self._sum / max(1, self._num_tokens),
+            channel_mean_abs=self._sum_abs / max(1, self._num_tokens),
+            counts=self._counts,
+            channel_counts=self._channel_counts,
+        )

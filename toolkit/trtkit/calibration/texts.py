@@ -1,0 +1,97 @@
+"""The texts calibration runs on: those trtkit ships and users' files. Knows text, no tokenizer and no model."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from trtkit.errors import InputError
+
+_FORMS = (
+    'a JSONL file with "text", "messages" (role and content) or "token_ids" on each line, '
+    "or a text file with empty lines between the texts"
+)
+
+
+@dataclass(frozen=True)
+class CalibrationText:
+    """One text: plain, a chat of (role, content), or token ids of the checkpoint's tokenizer."""
+
+    name: str
+    text: str | None = None
+    messages: tuple[tuple[str, str], ...] = ()
+    token_ids: tuple[int, ...] | None = None
+
+
+def shipped_texts() -> list[CalibrationText]:
+    """What trtkit ships: prose old and new, chats, code, tables, several languages; own words or public domain."""
+    folder = resources.files("trtkit.calibration").joinpath("texts")
+    texts: list[CalibrationText] = []
+    for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if file.name.endswith((".txt", ".jsonl")):
+            texts += _parse(file.read_text(encoding="utf-8"), Path(file.name))
+    return texts
+
+
+def read_texts(path: Path) -> list[CalibrationText]:
+    """Read a user's file. Raises InputError CALIB-TEXT for a line that is no text, CALIB-EMPTY without any."""
+    try:
+        content = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read: {error}", f"give {_FORMS}", code="CALIB-TEXT", where=str(path)) from None
+    texts = _parse(content, path)
+    if not texts:
+        raise InputError("holds no text", f"give {_FORMS}", code="CALIB-EMPTY", where=str(path))
+    return texts
+
+
+def _parse(content: str, path: Path) -> list[CalibrationText]:
+    return _jsonl(content, path) if path.suffix in (".jsonl", ".json") else _paragraphs(content, path.stem)
+
+
+def _paragraphs(content: str, stem: str) -> list[CalibrationText]:
+    """Texts are separated by a line of three dashes where there is one, else by empty lines."""
+    separator = "\n---\n" if "\n---\n" in content else "\n\n"
+    pieces = [piece.strip("\n") for piece in content.split(separator)]
+    kept = [piece for piece in pieces if piece.strip()]
+    return [CalibrationText(f"{stem}-{number}", piece) for number, piece in enumerate(kept, 1)]
+
+
+def _jsonl(content: str, path: Path) -> list[CalibrationText]:
+    # Not splitlines(): JSON strings may hold U+2028, which is a line break there and nowhere else.
+    rows = [(number, line) for number, line in enumerate(content.split("\n"), 1) if line.strip()]
+    return [_row(line, f"{path}:{number}", f"{path.stem}-{number}") for number, line in rows]
+
+
+def _row(line: str, where: str, name: str) -> CalibrationText:
+    try:
+        row = json.loads(line)
+        if not isinstance(row, dict):
+            raise ValueError("it is no JSON object")
+        return _text_of(row, name)
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"is no text: {error}", f"give {_FORMS}", code="CALIB-TEXT", where=where) from None
+
+
+def _text_of(row: Mapping[str, Any], name: str) -> CalibrationText:
+    given = [key for key in ("text", "messages", "token_ids") if key in row]
+    if len(given) != 1:
+        raise ValueError('it needs one of "text", "messages" and "token_ids"')
+    value = row[given[0]]
+    if not value:
+        raise ValueError("it is empty")
+    if given[0] == "text":
+        return CalibrationText(name, text=_string(value))
+    if given[0] == "messages":
+        return CalibrationText(name, messages=tuple((_string(m["role"]), _string(m["content"])) for m in value))
+    if not isinstance(value, list) or not all(type(item) is int for item in value):
+        raise ValueError("token_ids should be a list of integers")
+    return CalibrationText(name, token_ids=tuple(value))
+
+
+def _string(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a string")
+    return value

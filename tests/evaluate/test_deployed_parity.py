@@ -40,11 +40,15 @@ def test_a_clean_deployment_is_identical_and_leaves_its_reports(build: Build, ad
     document = document_of(trtkit("parity", "check", build.folder, "--limit", "10", "--json"))
     num_prompts = len(document["prompts"])
     assert num_prompts >= 5 and document["identical"] == num_prompts
-    modes = {(case["draft_len"], case["cache"]) for prompt in document["prompts"] for case in prompt["cases"]}
-    assert modes == {(k, cache) for k in (0, MAX_DRAFT_LEN) for cache in ("cold", "repeated")}
+    modes = {(case["draft_len"], case["condition"]) for prompt in document["prompts"] for case in prompt["cases"]}
+    assert modes >= {(k, condition) for k in (0, MAX_DRAFT_LEN) for condition in ("cold", "repeated", "concurrent")}
+    assert {"whole", "after-cancel"} <= {condition for _, condition in modes}
     assert document["acceptance"] == {"cold": 1.0, "repeated": 1.0}
     cases = [case for prompt in document["prompts"] for case in prompt["cases"] if case["num_prompt_tokens"] > 40]
-    assert {case["cache"]: case["num_reused_blocks"] > 0 for case in cases} == {"cold": False, "repeated": True}
+    for case in cases:
+        assert case["condition"] not in ("cold", "repeated") or (case["num_reused_blocks"] > 0) == (
+            case["condition"] == "repeated"
+        )
     out = build.folder / "parity"
     assert json.loads((out / "report.json").read_text()) == document
     assert ElementTree.parse(out / "junit.xml").getroot().find("testsuite/testcase") is not None

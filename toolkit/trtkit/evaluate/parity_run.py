@@ -12,7 +12,7 @@ from trtkit import __version__
 from trtkit.artifacts import disk_error, write_text
 from trtkit.builds import Build
 from trtkit.errors import DifferenceError, InputError
-from trtkit.evaluate.check import CheckResult, plan_requests, run_check
+from trtkit.evaluate.check import CheckResult, CheckRun, plan_requests
 from trtkit.evaluate.deployment import Target, open_endpoint
 from trtkit.evaluate.endpoint import Endpoint
 from trtkit.evaluate.parity import Referee
@@ -24,6 +24,8 @@ from trtkit.evaluate.reports.parity_document import ParityContext, parity_docume
 from trtkit.evaluate.sources import unchanged_source
 from trtkit.evaluate.tolerance import Dtype, NumericProfile, loses_bits
 from trtkit.progress import OnProgress, silent
+
+_UNKNOWN_BATCH_SIZE = 4
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,10 @@ def check_parity(
     expected = _expectation(target, options, on_progress)
     header = expected.record.header
     referee = Referee(header, _profile(target, options, expected.record))
-    requests = list(plan_requests(expected.answers, _draft_lens(target, options)))
+    requests = list(plan_requests(expected.answers, _draft_lens(target, options), served=not options.in_process))
     with _endpoint(target, options, header.end_ids, clock_ns, on_progress) as endpoint:
-        result = run_check(endpoint, requests, referee, expected.max_new_tokens, on_progress)
+        run = CheckRun(endpoint, referee, expected.max_new_tokens, _concurrency(target))
+        result = run.run(requests, on_progress)
     if target.build is not None and options.replay and options.record is None and result.count("near-tie"):
         result = _follow(result, expected, target.build, referee, on_progress)
     context = ParityContext(
@@ -161,6 +164,11 @@ def _profile(target: Target, options: CheckOptions, record: ParityRecord) -> Num
         conditioning=record.conditioning,
         oracle_dtype=header.dtype,
     )
+
+
+def _concurrency(target: Target) -> int:
+    """As many requests at once as the deployment batches; a few for a server of unknown limits."""
+    return target.build.config.limits.max_batch_size if target.build is not None else _UNKNOWN_BATCH_SIZE
 
 
 def _draft_lens(target: Target, options: CheckOptions) -> tuple[int | None, ...]:

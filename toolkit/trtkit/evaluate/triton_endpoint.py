@@ -1,6 +1,7 @@
 """A served repository as an endpoint: the BLS model through the gRPC client. Knows the client's chunks, no server."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -26,21 +27,42 @@ class TritonEndpoint:
     def generate(self, request: EndpointRequest) -> Generation:
         """Read one answer to its end. Raises RequestError and ServerError as the client does."""
         asked = GenerateRequest(
-            request.text, request.max_new_tokens, num_draft_tokens=request.draft_len, wants_cache_figures=True
+            request.text,
+            request.max_new_tokens,
+            num_draft_tokens=request.draft_len,
+            stream=request.stream,
+            wants_cache_figures=True,
         )
         answer = self._client.generate(asked)
-        chunks = list(answer)
-        figures = _figures(chunks)
-        return Generation(
-            token_ids=tuple(token for chunk in chunks for token in chunk.token_ids),
-            sent_ns=answer.sent_ns,
-            arrivals=tuple(Arrival(chunk.received_ns, len(chunk.token_ids)) for chunk in chunks),
-            num_draft_tokens=figures.num_draft_tokens,
-            num_accepted_tokens=figures.num_accepted_tokens,
-            num_passes=figures.num_target_passes,
-            num_prompt_tokens=figures.num_prompt_tokens,
-            num_reused_blocks=figures.num_reused_blocks,
-        )
+        chunks = []
+        for chunk in answer:
+            chunks.append(chunk)
+            if request.cancel_after_tokens is not None and _count(chunks) >= request.cancel_after_tokens:
+                answer.cancel()
+        figures = _figures(chunks) if request.cancel_after_tokens is None else None
+        return _generation(answer.sent_ns, chunks, figures)
+
+
+def _generation(sent_ns: int, chunks: list[Chunk], figures: Figures | None) -> Generation:
+    generation = Generation(
+        token_ids=tuple(token for chunk in chunks for token in chunk.token_ids),
+        sent_ns=sent_ns,
+        arrivals=tuple(Arrival(chunk.received_ns, len(chunk.token_ids)) for chunk in chunks),
+    )
+    if figures is None:
+        return generation
+    return replace(
+        generation,
+        num_draft_tokens=figures.num_draft_tokens,
+        num_accepted_tokens=figures.num_accepted_tokens,
+        num_passes=figures.num_target_passes,
+        num_prompt_tokens=figures.num_prompt_tokens,
+        num_reused_blocks=figures.num_reused_blocks,
+    )
+
+
+def _count(chunks: list[Chunk]) -> int:
+    return sum(len(chunk.token_ids) for chunk in chunks)
 
 
 def _figures(chunks: list[Chunk]) -> Figures:

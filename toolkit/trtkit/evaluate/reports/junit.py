@@ -24,7 +24,7 @@ def parity_junit(document: Mapping[str, Any]) -> str:
 
 
 def _add_case(suite: ElementTree.Element, prompt: Mapping[str, Any], case: Mapping[str, Any]) -> None:
-    name = f"{prompt['name']} draft_len={case['draft_len']} {case['cache']}"
+    name = f"{prompt['name']} draft_len={case['draft_len']} {case['condition']}"
     element = ElementTree.SubElement(suite, "testcase", {"classname": f"parity.{prompt['group']}", "name": name})
     text = explain_case(case)
     if text is None:

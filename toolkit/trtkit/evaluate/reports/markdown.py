@@ -10,13 +10,13 @@ def parity_markdown(document: Mapping[str, Any]) -> str:
     """Verdict, counts, every divergence, and how to do it again."""
     lines = [f"## Parity of {document['deployment']}: {document['verdict']}", "", parity_summary(document), ""]
     differences = [
-        (prompt["name"], case["draft_len"], case["cache"], case["verdict"], text)
+        (prompt["name"], case["draft_len"], case["condition"], case["verdict"], text)
         for prompt in document["prompts"]
         for case in prompt["cases"]
         if (text := explain_case(case)) is not None
     ]
     if differences:
-        lines += [*_table(("prompt", "draft length", "cache", "verdict", "first difference"), differences), ""]
+        lines += [*_table(("prompt", "draft length", "condition", "verdict", "first difference"), differences), ""]
     if document["skipped"]:
         lines += [*_table(("left out", "why"), ((s["name"], s["reason"]) for s in document["skipped"])), ""]
     lines += [f"Tolerance: `{document['tolerance']['formula']}`", "", f"Again: `{document['command']}`", ""]

@@ -45,7 +45,7 @@ def parity_document(result: CheckResult, context: ParityContext) -> dict[str, An
         "max_new_tokens": context.max_new_tokens,
         "oracle": asdict(context.header) | {"library": "transformers"},
         "tolerance": {**asdict(context.profile), "formula": formula_of(context.profile)},
-        "acceptance": {cache: result.acceptance(cache) for cache in ("cold", "repeated")},
+        "acceptance": {"cold": result.acceptance(cold=True), "repeated": result.acceptance(cold=False)},
         "versions": dict(context.versions),
         "skipped": [{"name": left_out.name, "reason": left_out.reason} for left_out in context.skipped],
         "prompts": [
@@ -70,7 +70,7 @@ def _case(case: CheckedCase) -> dict[str, Any]:
     got = case.generation
     return {
         "draft_len": case.draft_len,
-        "cache": case.cache,
+        "condition": case.condition,
         "verdict": case.comparison.verdict,
         "num_tokens": len(got.token_ids),
         "num_agreeing_tokens": case.comparison.num_agreeing_tokens,

@@ -156,8 +156,7 @@ def _build_config(given: dict[str, Any], grammar: BuildGrammar) -> dict[str, Any
         *("max_input_len", "max_seq_len", "max_batch_size", "max_beam_width", "max_num_tokens", "opt_num_tokens"),
         *("max_prompt_embedding_table_size", "gather_context_logits", "gather_generation_logits"),
         *("profiling_verbosity", "enable_debug_output", "max_draft_len", "input_timing_cache", "output_timing_cache"),
-        *("weight_sparsity", "weight_streaming", "max_encoder_input_len", "dry_run", "visualize_network"),
-        "monitor_memory",
+        *("weight_sparsity", "weight_streaming", "max_encoder_input_len", "monitor_memory"),
     ]
     config = {name: given[name] for name in names} | dict(grammar.build_defaults)
     config["kv_cache_type"] = given.get("kv_cache_type", "PAGED")
@@ -175,6 +174,7 @@ def _rewrite(config: dict[str, Any], plugins: dict[str, Any], model: dict[str, A
     if config["max_seq_len"] is None:
         config["max_seq_len"] = model.get("max_position_embeddings") or 2048
     config["max_input_len"] = min(config["max_input_len"], config["max_seq_len"])
+    _check_max_num_tokens(config, plugins)
     if plugins["streamingllm"]:
         plugins["use_paged_context_fmha"] = False
     if model["mapping"]["tp_size"] == 1 or model["architecture"] not in _REDUCE_FUSION:
@@ -194,6 +194,15 @@ def _rewrite(config: dict[str, Any], plugins: dict[str, Any], model: dict[str, A
         plugins["gemm_plugin"] = "nvfp4"
     plugins["nccl_plugin"] = model["dtype"] if model["mapping"]["world_size"] > 1 else None
     plugins["paged_state"] = False
+
+
+def _check_max_num_tokens(config: dict[str, Any], plugins: dict[str, Any]) -> None:
+    """_common.py's check_max_num_tokens, with padding removal and context FMHA on; max_seq_len is without drafts."""
+    tokens = min(config["max_num_tokens"], config["max_seq_len"] * config["max_batch_size"])
+    config["max_num_tokens"] = max(tokens, plugins["tokens_per_block"])
+    if config["opt_num_tokens"] is None:
+        config["opt_num_tokens"] = config["max_batch_size"] * config["max_beam_width"]
+    config["opt_num_tokens"] = min(config["opt_num_tokens"], config["max_num_tokens"])
 
 
 def _rewrite_context_fmha(plugins: dict[str, Any], algorithm: str | None, kv: str | None, sm: int) -> None:

@@ -91,12 +91,18 @@ def test_a_pair_must_take_a_whole_sequence_as_one_prompt() -> None:
     alone = dataclasses.replace(PLAIN, max_input_len=8192, max_seq_len=10240)
     assert alone.max_num_tokens == 8192
     assert dataclasses.replace(alone, speculates=True).max_num_tokens == 10240
-    assert dataclasses.replace(alone, speculates=True, max_draft_len=5).max_num_tokens == 10245
+    assert dataclasses.replace(alone, speculates=True, max_draft_len=5).max_num_tokens == 10240
 
 
 def test_full_drafts_of_all_sequences_fit_one_step() -> None:
     crowded = EngineSpec(max_batch_size=2048, max_input_len=128, max_seq_len=256, max_draft_len=5, speculates=True)
     assert crowded.max_num_tokens == 2048 * 6
+
+
+def test_no_step_holds_more_than_all_sequences_together() -> None:
+    small = EngineSpec(max_batch_size=2, max_input_len=128, max_seq_len=256)
+    assert small.max_num_tokens == 512
+    assert dataclasses.replace(small, max_batch_size=1, max_seq_len=16, max_input_len=8).max_num_tokens == 32, "a block"
 
 
 @pytest.mark.parametrize(

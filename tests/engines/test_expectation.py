@@ -47,8 +47,8 @@ def built_by(release: Release, spec: EngineSpec, document: dict[str, Any], sm: i
 specs = st.builds(
     EngineSpec,
     max_batch_size=st.integers(1, 4096),
-    max_input_len=st.integers(1, 20_000),
-    max_seq_len=st.integers(20_000, 60_000),
+    max_input_len=st.integers(1, 64),
+    max_seq_len=st.one_of(st.integers(64, 300), st.integers(300, 60_000)),
     max_draft_len=st.integers(0, 16),
     block_size=st.sampled_from([16, 32, 64, 128]),
     kv_dtype=st.sampled_from(["auto", "fp8", "int8"]),
@@ -103,6 +103,36 @@ def test_releases_may_write_enumerations_as_they_like(field: str, written: Any) 
     document = built_by(WITH_ENGINES[-1], spec, source, 90)
     document["build_config"][field] = written
     assert compare_fields(expected_fields(spec, WITH_ENGINES[-1].version, source), document) == []
+
+
+def test_the_checker_writes_the_keys_that_0_17_0_post1_wrote() -> None:
+    """Names of the fields in the config.json of an engine that this release built."""
+    release = next(r for r in WITH_ENGINES if r.version == "0.17.0.post1")
+    spec = EngineSpec(max_batch_size=16, max_input_len=1024, max_seq_len=32768)
+    document = built_by(release, spec, checkpoint("none", "auto"), 89)
+    assert set(document["build_config"]) == BUILD_KEYS_OF_0_17
+    assert set(document["build_config"]["plugin_config"]) == PLUGIN_KEYS_OF_0_17
+
+
+BUILD_KEYS_OF_0_17 = {
+    *("max_input_len", "max_seq_len", "opt_batch_size", "max_batch_size", "max_beam_width", "max_num_tokens"),
+    *("opt_num_tokens", "max_prompt_embedding_table_size", "kv_cache_type", "gather_context_logits"),
+    *("gather_generation_logits", "strongly_typed", "force_num_profiles", "profiling_verbosity"),
+    *("enable_debug_output", "max_draft_len", "speculative_decoding_mode", "use_refit", "input_timing_cache"),
+    *("output_timing_cache", "lora_config", "auto_parallel_config", "weight_sparsity", "weight_streaming"),
+    *("plugin_config", "use_strip_plan", "max_encoder_input_len", "monitor_memory", "use_mrope"),
+}
+PLUGIN_KEYS_OF_0_17 = {
+    *("dtype", "bert_attention_plugin", "gpt_attention_plugin", "gemm_plugin", "explicitly_disable_gemm_plugin"),
+    *("gemm_swiglu_plugin", "fp8_rowwise_gemm_plugin", "qserve_gemm_plugin", "identity_plugin", "nccl_plugin"),
+    *("lora_plugin", "weight_only_groupwise_quant_matmul_plugin", "weight_only_quant_matmul_plugin"),
+    *("smooth_quant_plugins", "smooth_quant_gemm_plugin", "layernorm_quantization_plugin"),
+    *("rmsnorm_quantization_plugin", "quantize_per_token_plugin", "quantize_tensor_plugin", "moe_plugin"),
+    *("mamba_conv1d_plugin", "low_latency_gemm_plugin", "low_latency_gemm_swiglu_plugin", "context_fmha"),
+    *("bert_context_fmha_fp32_acc", "paged_kv_cache", "remove_input_padding", "reduce_fusion", "user_buffer"),
+    *("tokens_per_block", "use_paged_context_fmha", "use_fp8_context_fmha", "multiple_profiles", "paged_state"),
+    *("streamingllm", "manage_weights", "use_fused_mlp", "pp_reduce_scatter"),
+}
 
 
 def test_a_containers_fourth_number_is_no_other_version() -> None:

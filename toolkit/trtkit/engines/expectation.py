@@ -15,8 +15,13 @@ from trtkit.errors import BuildError
 # SpeculativeDecodingMode is an IntFlag; releases write its number or its name.
 _NO_SPECULATION, _DRAFT_TOKENS_EXTERNAL = 1, 2
 _MODE_NAMES = {"NONE": _NO_SPECULATION, "DRAFT_TOKENS_EXTERNAL": _DRAFT_TOKENS_EXTERNAL}
-# Keys of pretrained_config that a build may rewrite: the rank's own mapping, the logits' type, runtime defaults.
-_REWRITTEN = frozenset({"mapping", "logits_dtype", "runtime_defaults", "quantization"})
+# What makes a model this model. The loader adds keys and fills defaults in nested ones, which are left alone.
+_IDENTITY = (
+    *("architecture", "dtype", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "head_size", "intermediate_size", "hidden_act", "norm_epsilon", "rotary_base"),
+    *("position_embedding_type", "max_position_embeddings"),
+)
+_MAPPING = ("world_size", "tp_size", "pp_size", "moe_tp_size", "moe_ep_size")
 _ABSENT = "(absent)"
 
 
@@ -32,10 +37,11 @@ class Mismatch:
 def expected_fields(spec: EngineSpec, version: str, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted field of the engine's config.json -> the value it must have.
 
-    `checkpoint` is the config.json of the TensorRT-LLM checkpoint: all of it must be found again in the engine.
+    `checkpoint` is the config.json of the TensorRT-LLM checkpoint: the model must be found again in the engine.
     """
-    pretrained = {f"pretrained_config.{key}": value for key, value in checkpoint.items() if key not in _REWRITTEN}
-    mapping = {f"pretrained_config.mapping.{key}": value for key, value in checkpoint.get("mapping", {}).items()}
+    pretrained = {f"pretrained_config.{key}": checkpoint[key] for key in _IDENTITY if key in checkpoint}
+    given = checkpoint.get("mapping", {})
+    mapping = {f"pretrained_config.mapping.{key}": given[key] for key in _MAPPING if key in given}
     quantization = checkpoint.get("quantization") or {}
     algorithms = {
         f"pretrained_config.quantization.{key}": quantization.get(key) for key in ("quant_algo", "kv_cache_quant_algo")

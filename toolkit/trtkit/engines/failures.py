@@ -100,7 +100,7 @@ _KNOWN = (
         missing=True,
     ),
     _Known(
-        r"manifest unknown|pull access denied|unauthorized: authentication required|Unable to find image",
+        r"manifest unknown|pull access denied|unauthorized: authentication required",
         "CONTAINER-IMAGE",
         "the image of this release cannot be pulled",
         "pull it once by hand, logged in to the registry, or build locally: --runner local",

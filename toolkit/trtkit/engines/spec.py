@@ -39,14 +39,15 @@ class EngineSpec:
 
     @property
     def max_num_tokens(self) -> int:
-        """Tokens of one step: the builder's default, raised to what one step must be able to hold.
+        """Tokens of one step: the builder's default, raised and cut to what one step must and can hold.
 
-        Without chunked context a prompt is taken in one piece, and the runtime cuts the prompts it accepts to
-        max_num_tokens. In a draft-target pair every step sends the whole text so far as the prompt, so that piece may
-        be a whole sequence. And every sequence must be able to verify a full draft in the same step.
+        Without chunked context a prompt is taken in one piece. In a draft-target pair every step sends the whole text
+        so far as the prompt, so that piece may be a whole sequence. The builder cuts the number to what all sequences
+        hold together and raises it to one block (check_max_num_tokens), then to a full draft of every sequence.
         """
-        longest = self.built_max_seq_len if self.speculates else self.max_input_len
-        return max(DEFAULT_MAX_NUM_TOKENS, longest, self.max_batch_size * (self.max_draft_len + 1))
+        longest = self.max_seq_len if self.speculates else self.max_input_len
+        useful = min(max(DEFAULT_MAX_NUM_TOKENS, longest), self.max_batch_size * self.max_seq_len)
+        return max(useful, self.block_size, self.max_batch_size * (self.max_draft_len + 1))
 
     @property
     def can_page_context(self) -> bool:

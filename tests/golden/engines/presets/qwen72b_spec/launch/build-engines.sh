@@ -8,7 +8,7 @@ trtllm-build \
   --max_batch_size 8 \
   --max_input_len 8192 \
   --max_seq_len 10240 \
-  --max_num_tokens 10244 \
+  --max_num_tokens 10240 \
   --opt_num_tokens 8 \
   --max_beam_width 1 \
   --max_prompt_embedding_table_size 0 \

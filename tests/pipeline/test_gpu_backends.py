@@ -269,3 +269,27 @@ def test_weights_that_are_stored_quantised_are_recognised(site: Site) -> None:
     (site.folder / "target" / "hf_quant_config.json").write_text("{}")
     with pytest.raises(InputError, match="not a quantization config"):
         site.build(*overrides)
+
+
+def test_auto_takes_what_this_machine_can_run(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_config(site.config_file, ["backend=auto", "tensorrt_llm=1.2.1"])
+    machine = inspect_machine()
+    options = BuildOptions(cache=site.folder / "cache", where="t", out=site.folder / "build")
+    without = dataclasses.replace(machine, gpu=None)
+    monkeypatch.setattr("trtkit.pipeline.run.inspect_machine", lambda: without)
+    assert prepare(config, options, silent)[0].config.backend == "reference"
+    driver = GpuDriver("580.1", "13.1", (GpuDevice("GPU", 80 << 30, 90),))
+    there = dataclasses.replace(
+        machine,
+        gpu=driver,
+        packages={**machine.packages, "tensorrt-llm": "1.2.1"},
+        trtllm_build=Path("/bin/trtllm-build"),
+    )
+    monkeypatch.setattr("trtkit.pipeline.run.inspect_machine", lambda: there)
+    assert prepare(config, options, silent)[0].config.backend == "engine"
+
+
+def test_the_manifest_says_how_and_where_the_server_is_started(site: Site) -> None:
+    launch = json.loads((site.build().out / "manifest.json").read_text())["launch"]
+    assert launch["mode"] == "orchestrator" and "2 and 1 ranks" in launch["reason"]
+    assert launch["image"].endswith("tritonserver:26.07-trtllm-python-py3")

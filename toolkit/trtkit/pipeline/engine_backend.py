@@ -1,7 +1,8 @@
-"""The backend `engine` of a build: the tools it takes, its trtllm-build jobs and commands. Runs nothing itself."""
+"""The backend `engine` of a build: when it is chosen, the tools it takes, its jobs and commands. Runs nothing."""
 
 from pathlib import Path
 
+from trtkit.config.schema import Backend, BuildConfig
 from trtkit.doctor import Machine
 from trtkit.engines.build import BuildTools, EngineJob
 from trtkit.engines.build_args import BuildPaths, build_command
@@ -9,6 +10,13 @@ from trtkit.engines.runner import RunnerName, choose_runner
 from trtkit.engines.workers import HostRoom
 from trtkit.errors import MissingToolError
 from trtkit.pipeline.stages import BuildRequest, engine_spec
+
+
+def choose_backend(config: BuildConfig, machine: Machine) -> Backend:
+    """`auto` as engine where a GPU and TensorRT-LLM's engine flow are present, else as reference."""
+    if config.backend != "auto":
+        return config.backend
+    return "engine" if machine.allows["engine"].possible else "reference"
 
 
 def find_tools(request: BuildRequest, machine: Machine, runner: RunnerName, cache: Path) -> BuildTools:

@@ -12,6 +12,7 @@ from trtkit.artifacts import write_text
 from trtkit.builds import MANIFEST, SCHEMA
 from trtkit.engines.spec import EngineSpec
 from trtkit.findings import Finding
+from trtkit.pipeline.launch import server_launch
 from trtkit.pipeline.stages import BuildRequest, engine_spec
 
 _PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "numpy", "tritonclient", "nvidia-pytriton")
@@ -44,7 +45,16 @@ def manifest_document(
         "inputs": {role: source.as_dict() for role, source in request.inputs.items()},
         "limits": {role: _limits(engine_spec(role, config, request.sm)) for role in config.models},
         "stages": [asdict(result) for result in results],
+        **_launch(request),
     }
+
+
+def _launch(request: BuildRequest) -> dict[str, Any]:
+    """How a server with GPUs is started, why so, and the image it is for; nothing for the reference backend."""
+    launch = server_launch(request)
+    if launch is None:
+        return {}
+    return {"launch": {"mode": launch.mode, "reason": launch.reason, "image": request.release.container}}
 
 
 def write_manifest(out: Path, document: dict[str, Any]) -> Path:

@@ -8,7 +8,6 @@ from typing import Any
 
 from trtkit.artifacts import is_complete, read_record, stage_output
 from trtkit.checking import check_config
-from trtkit.checking.deployment import resolve_backend
 from trtkit.checkpoints.source import resolve_checkpoint
 from trtkit.checkpoints.stop_ids import read_stop_ids
 from trtkit.config.schema import BuildConfig
@@ -20,7 +19,7 @@ from trtkit.engines.reference import write_reference_engine
 from trtkit.engines.runner import RunnerName
 from trtkit.errors import BuildError
 from trtkit.findings import Finding, refuse_errors
-from trtkit.pipeline.engine_backend import engine_job, find_tools
+from trtkit.pipeline.engine_backend import choose_backend, engine_job, find_tools
 from trtkit.pipeline.inputs import digest_input
 from trtkit.pipeline.launch import write_launch
 from trtkit.pipeline.llmapi_backend import llmapi_repository
@@ -84,7 +83,8 @@ def prepare(
     without_weights: checkpoints of which only config.json and tokenizer are on this disk are accepted. Raises
     InputError with every finding that makes the deployment impossible.
     """
-    resolved = config.model_copy(update={"backend": resolve_backend(config)})
+    machine = inspect_machine()
+    resolved = config.model_copy(update={"backend": choose_backend(config, machine)})
     folders = {
         role: resolve_checkpoint(model.checkpoint, options.cache, model.revision)
         for role, model in config.models.items()
@@ -98,7 +98,7 @@ def prepare(
         role: digest_input(role, model, folders[role], known_files(out, role), on_progress)
         for role, model in config.models.items()
     }
-    sm = gpu_sm(config, inspect_machine().sm if resolved.backend == "engine" else None)
+    sm = gpu_sm(config, machine.sm if resolved.backend == "engine" else None)
     return BuildRequest(resolved, out, inputs, sm), findings
 
 

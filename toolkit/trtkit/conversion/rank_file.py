@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtkit.checkpoints.stored_tensor import code_of_dtype, itemsize_of
+from trtkit.conversion.write_lanes import WriteLanes
 
 _ALIGNMENT = 8
+_FLUSH_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -50,35 +52,44 @@ def header_bytes(tensors: Sequence[TensorHeader]) -> bytes:
 
 
 class RankFile:
-    """Appends to a file beside the final one; `finish` flushes it to disk and puts it in place."""
+    """Appends to a file beside the final one; `finish` flushes it to disk and puts it in place.
 
-    def __init__(self, path: Path, tensors: Sequence[TensorHeader]) -> None:
+    `lanes` compute the checksum and start flushing while the next bytes are prepared.
+    """
+
+    def __init__(self, path: Path, tensors: Sequence[TensorHeader], lanes: WriteLanes) -> None:
         header = header_bytes(tensors)
         self.path = path
         self.num_bytes = len(header) + sum(tensor.num_bytes for tensor in tensors)
         self._beside = path.with_name(f".{path.name}.partial")
         self._file = self._beside.open("wb", buffering=0)
         self._digest = hashlib.sha256()
+        self._lanes = lanes
         self._written = 0
+        self._flushed = 0
         self.append(header)
 
     def append(self, data: NDArray[Any] | bytes) -> None:
-        """Write the bytes of a C-contiguous array."""
+        """Write the bytes of a C-contiguous array, which must not change afterwards."""
         view = memoryview(data if isinstance(data, bytes) else data.reshape(-1).view(np.uint8).data)
-        self._digest.update(view)
+        self._lanes.update(self._digest, view)
         self._written += len(view)
         while view:
             view = view[self._file.write(view) :]
+        if self._written - self._flushed >= _FLUSH_BYTES:
+            self._flushed = self._written
+            self._lanes.flush_soon(self._file.fileno())
 
     def finish(self) -> str:
         """Flush to disk, rename into place, and return the sha256 of the whole file."""
         assert self._written == self.num_bytes, f"{self.path.name}: {self._written} bytes written of {self.num_bytes}"
+        self._lanes.settle()
         os.fsync(self._file.fileno())
         self._file.close()
         self._beside.replace(self.path)
         return self._digest.hexdigest()
 
     def abandon(self) -> None:
-        """Close and remove what was written."""
+        """Close and remove what was written; nothing happens after `finish`."""
         self._file.close()
         self._beside.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from trtkit.conversion.encoding import EncoderOf
 from trtkit.conversion.layout import Target
 from trtkit.conversion.rank_file import RankFile, TensorHeader, header_bytes
 from trtkit.conversion.source_files import SourceFiles
+from trtkit.conversion.write_lanes import WriteLanes
 from trtkit.progress import OnProgress, Progress
 
 
@@ -55,7 +56,10 @@ class RankWriter:
         if all(found.values()):
             return [file for file in found.values() if file is not None]
         with ExitStack() as stack:
-            sinks = [None if found[index] else self._open(index, ranks[index], stack) for index in ranks]
+            lanes = stack.enter_context(WriteLanes())
+            sinks = [None if found[index] else self._open(index, ranks[index], lanes) for index in ranks]
+            for sink in sinks:
+                stack.callback(_abandon, sink)
             rows = list(zip(*ranks.values(), strict=True))
             for done, row in enumerate(rows, start=1):
                 self._encoder_of(row[0]).write(row, sinks)
@@ -70,11 +74,9 @@ class RankWriter:
         for index in indices:
             self._record(index).unlink(missing_ok=True)
 
-    def _open(self, index: int, targets: Sequence[Target], stack: ExitStack) -> RankFile:
+    def _open(self, index: int, targets: Sequence[Target], lanes: WriteLanes) -> RankFile:
         self._record(index).unlink(missing_ok=True)
-        file = RankFile(self._path(index), self.headers(targets))
-        stack.callback(file.abandon)
-        return file
+        return RankFile(self._path(index), self.headers(targets), lanes)
 
     def _finish(self, index: int, sink: RankFile) -> WrittenFile:
         sha256 = sink.finish()
@@ -91,3 +93,8 @@ class RankWriter:
 def file_bytes(headers: Sequence[TensorHeader]) -> int:
     """The size of a rank file with these tensors."""
     return len(header_bytes(headers)) + sum(header.num_bytes for header in headers)
+
+
+def _abandon(sink: RankFile | None) -> None:
+    if sink is not None:
+        sink.abandon()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from trtkit.checkpoints.stored_tensor import StoredTensor, bits_of
 from trtkit.errors import CheckpointError
 
-BLOCK_BYTES = 2 << 20
+BLOCK_BYTES = 512 << 10
 
 
 class SourceFiles:

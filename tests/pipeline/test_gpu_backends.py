@@ -272,7 +272,7 @@ def test_weights_that_are_stored_quantised_are_recognised(site: Site) -> None:
 
 
 def test_auto_takes_what_this_machine_can_run(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = load_config(site.config_file, ["backend=auto", "tensorrt_llm=1.2.1"])
+    config = load_config(site.config_file, ["backend=auto", "target.tensor_parallel=1"])
     machine = inspect_machine()
     options = BuildOptions(cache=site.folder / "cache", where="t", out=site.folder / "build")
     without = dataclasses.replace(machine, gpu=None)

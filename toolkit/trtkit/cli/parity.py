@@ -67,9 +67,10 @@ def record(output: Output, build: Path, dtype: Dtype, device: str, **choice: Any
 @click.option("--dtype", type=click.Choice(get_args(Dtype)), default="bfloat16", help="Of a server given by URL.")
 @click.option("--in-process", is_flag=True, help="Execute BUILD's checkpoints here, without a server.")
 @click.option("--replay/--no-replay", default=True, help="Follow answers past a near-tie to their end (default).")
+@click.option("--min-identical", type=click.FloatRange(0, 1), default=0.0, help="Share of prompts; exit code 1 below.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="For the reports; default BUILD/parity.")
 @with_output
-def check(output: Output, target: str, **options: Any) -> None:
+def check(output: Output, target: str, min_identical: float, **options: Any) -> None:
     """Compare the served deployment with the record, which is made first if it is missing.
 
     Each prompt is sent with speculation off and on: cold, repeated, and together with others; one prompt of each group
@@ -82,7 +83,7 @@ def check(output: Output, target: str, **options: Any) -> None:
         parse_target(target), CheckOptions(choice, **options, command=repeat), on_progress=output.progress
     )
     output.result(document, render(document))
-    refuse_difference(document)
+    refuse_difference(document, min_identical)
 
 
 @command.command()

@@ -40,16 +40,17 @@ def parse_target(text: str) -> Target:
 
 @contextmanager
 def open_endpoint(target: Target, clock_ns: Callable[[], int], on_progress: OnProgress = silent) -> Iterator[Endpoint]:
-    """The endpoint of a server at the given address, of the one that serves the build now, or of one started for it.
-
-    A server that was started here is stopped at the end. Raises ServerError and MissingToolError as the server does.
-    """
-    with _open_address(target, on_progress) as address, TritonEndpoint(address, clock_ns) as endpoint:
+    """The endpoint of a target, ready to answer; see open_address."""
+    with open_address(target, on_progress) as address, TritonEndpoint(address, clock_ns) as endpoint:
         yield endpoint
 
 
 @contextmanager
-def _open_address(target: Target, on_progress: OnProgress) -> Iterator[str]:
+def open_address(target: Target, on_progress: OnProgress = silent) -> Iterator[str]:
+    """host:port of the server at the given address, of the one that serves the build now, or of one started for it.
+
+    A server that was started here is stopped at the end. Raises ServerError and MissingToolError as the server does.
+    """
     if target.address is not None:
         yield target.address
         return

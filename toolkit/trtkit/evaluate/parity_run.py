@@ -80,14 +80,25 @@ def check_parity(
     return document
 
 
-def refuse_difference(document: dict[str, Any]) -> None:
-    """Raise DifferenceError when a check found answers that rounding does not explain."""
+def refuse_difference(document: dict[str, Any], min_identical: float = 0.0) -> None:
+    """Raise DifferenceError when a check found answers that rounding does not explain, or too few identical ones.
+
+    min_identical is a share of the prompts.
+    """
     if document["verdict"] == "different":
         raise DifferenceError(
             parity_summary(document),
             "see the first difference of each prompt in the report; a fault in weights or tokenizer shows early and in "
-            "every prompt, one in caching or speculation only in requests that are repeated or have a draft length",
+            "every prompt (trtkit parity checkpoint says where), one in caching or speculation only in requests that "
+            "are repeated or have a draft length",
             code="PARITY",
+        )
+    share = document["identical"] / len(document["prompts"])
+    if share < min_identical:
+        raise DifferenceError(
+            f"{share:.0%} of the prompts are identical, at least {min_identical:.0%} are asked for",
+            "serve a finer dtype, or ask for less",
+            code="PARITY-SHARE",
         )
 
 

@@ -1,0 +1,106 @@
+"""Users' own tests: assertions that fail with the whole story, and the fixtures of the pytest plugin."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deployed_tiny import change_weights, deployed_tiny
+from trtkit.builds import Build
+from trtkit.evaluate.assertions import LatencyLimits, assert_parity, broken_limits
+from trtkit.evaluate.record_choice import PromptChoice
+
+CHOICE = PromptChoice(limit=6)
+
+
+def bench() -> dict[str, Any]:
+    def run(mode: str, draft_len: int, ttft: float, tpot: float | None, acceptance: float | None) -> dict[str, Any]:
+        return {
+            "mode": mode,
+            "max_draft_len": draft_len,
+            "concurrency": 1,
+            "ttft_ms": {"p50": ttft, "p95": 99.0},
+            "tpot_ms": None if tpot is None else {"p50": tpot, "p95": 99.0},
+            "acceptance_rate": acceptance,
+        }
+
+    return {
+        "speedups": [{"draft_len": 4, "concurrency": 1, "factor": 0.8}],
+        "runs": [
+            run("oracle", 0, 500.0, 50.0, None),
+            run("target", 0, 20.0, 5.0, None),
+            run("speculative", 4, 25.0, 6.0, 0.3),
+        ],
+    }
+
+
+def test_figures_within_their_limits_break_nothing() -> None:
+    assert list(broken_limits(bench(), LatencyLimits(25.0, 6.0, 0.8, 0.3))) == []
+    assert list(broken_limits(bench(), LatencyLimits())) == []
+
+
+def test_every_broken_limit_is_a_line_and_transformers_has_none() -> None:
+    assert list(broken_limits(bench(), LatencyLimits(22.0, 4.0, 1.1, 0.5))) == [
+        "target c=1: tpot_ms 5, at most 4 allowed",
+        "K=4 c=1: ttft_ms 25, at most 22 allowed",
+        "K=4 c=1: tpot_ms 6, at most 4 allowed",
+        "K=4 c=1: speed-up 0.8, at least 1.1 asked for",
+        "K=4 c=1: acceptance_rate 0.3, at least 0.5 asked for",
+    ]
+
+
+def test_a_figure_that_was_not_measured_breaks_its_limit() -> None:
+    document = bench()
+    document["runs"][1]["tpot_ms"], document["speedups"] = None, []
+    assert list(broken_limits(document, LatencyLimits(max_tpot_ms=10.0, min_speedup=0.5))) == [
+        "target c=1: tpot_ms not measured, at most 10 allowed",
+        "K=4 c=1: speed-up not measured, at least 0.5 asked for",
+    ]
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    return deployed_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+USERS_TESTS = """
+from trtkit.evaluate.pytest_plugin import LatencyLimits, PromptChoice, assert_latency, assert_parity
+
+def test_answers(trtkit_build, trtkit_server):
+    document = assert_parity(trtkit_build, PromptChoice(limit=3), min_identical=1.0)
+    assert document["num_requests"] > 3
+
+def test_speed(trtkit_build, trtkit_server):
+    assert_latency(trtkit_build, LatencyLimits(max_ttft_ms=60_000, min_acceptance_rate=0.9))
+"""
+
+
+def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (folder / "test_deployment.py").write_text(USERS_TESTS)
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "trtkit.evaluate.pytest_plugin", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.tritonserver
+def test_the_plugin_serves_the_build_for_a_users_tests(build: Build, tmp_path: Path) -> None:
+    done = run_pytest(tmp_path, "--trtkit-build", str(build.folder))
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+    assert not (build.folder / "launch" / "server.json").exists()
+
+
+def test_without_a_build_a_users_tests_are_skipped(tmp_path: Path) -> None:
+    done = run_pytest(tmp_path)
+    assert done.returncode == 0 and "2 skipped" in done.stdout, done.stdout
+
+
+def test_too_few_identical_prompts_fail_with_the_shares(build: Build) -> None:
+    with pytest.raises(AssertionError, match="at least 200% are asked for"):
+        assert_parity(build, CHOICE, min_identical=2.0, in_process=True)
+
+
+def test_a_difference_fails_with_the_report(build: Build) -> None:
+    change_weights(build, "target", lambda tensors: tensors["transformer.ln_f.weight"].mul_(-1))
+    with pytest.raises(AssertionError, match=r"(?s)PARITY: different.*\| prompt \|.*at token 0 the oracle says"):
+        assert_parity(build, CHOICE, in_process=True)

@@ -1,0 +1,35 @@
+"""Fixtures for users' own tests of a deployment: `pytest -p trtkit.evaluate.pytest_plugin --trtkit-build BUILD`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from trtkit.builds import Build, open_build
+from trtkit.evaluate.assertions import LatencyLimits, assert_latency, assert_parity
+from trtkit.evaluate.deployment import Target, open_address
+from trtkit.evaluate.record_choice import PromptChoice
+
+__all__ = ["LatencyLimits", "PromptChoice", "assert_latency", "assert_parity"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --trtkit-build."""
+    group = parser.getgroup("trtkit")
+    group.addoption("--trtkit-build", metavar="BUILD", help="The finished build directory that the tests are about.")
+
+
+@pytest.fixture(scope="session")
+def trtkit_build(request: pytest.FixtureRequest) -> Build:
+    """The build named by --trtkit-build. Without the option its tests are skipped."""
+    folder = request.config.getoption("--trtkit-build")
+    if folder is None:
+        pytest.skip("give a build directory with --trtkit-build")
+    return open_build(Path(folder))
+
+
+@pytest.fixture(scope="session")
+def trtkit_server(trtkit_build: Build) -> Iterator[str]:
+    """host:port (gRPC) of the build's server: the running one, or one that lives until the last test is done."""
+    with open_address(Target(str(trtkit_build.folder), trtkit_build)) as address:
+        yield address

@@ -191,6 +191,11 @@ def test_a_killed_builder_reports_the_memory_it_wanted(desk: Desk) -> None:
     assert error.code == "BUILD-HOST-OOM" and "ran out of memory; its ranks need about" in error.cause
 
 
+def test_a_killed_worker_of_the_builder_is_recognised(desk: Desk) -> None:
+    said = "concurrent.futures.process.BrokenProcessPool: A process in the process pool was terminated abruptly"
+    assert _failure(desk, f"echo '{said} while the future was running'; exit 1").code == "BUILD-HOST-OOM"
+
+
 @pytest.mark.parametrize(
     ("says", "code", "exit_code"),
     [

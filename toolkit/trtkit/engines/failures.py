@@ -114,10 +114,11 @@ def explain_failure(return_code: int, log: str, *, stage: str, log_file: str, ne
 
     `needed_bytes` is the estimate of the host memory that the build wanted, for the message when it was killed.
     """
-    if return_code in _KILLED:
+    # A pool that lost a worker to the kernel says so, and ends with an ordinary exit code.
+    if return_code in _KILLED or "terminated abruptly" in log:
         wanted = f"; its ranks need about {needed_bytes / 2**30:.0f} GiB" if needed_bytes else ""
         return BuildError(
-            f"{stage} was killed (exit code 137): the host ran out of memory{wanted}",
+            f"{stage} was killed (exit code {return_code}): the host ran out of memory{wanted}",
             "close other programs, raise the container's memory limit, or build on a larger host",
             code="BUILD-HOST-OOM",
             where=log_file,

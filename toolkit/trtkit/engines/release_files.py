@@ -7,16 +7,16 @@ that this one differs from, "same_as" further versions with the same values, "re
 import copy
 import json
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 _OWN_KEYS = ("extends", "same_as", "remove")
 
 
-def read_releases() -> list[dict[str, Any]]:
-    """The values of every version, inheritance resolved, in no particular order."""
-    folder = files("trtkit.engines") / "releases"
+def read_releases(folder: Traversable | None = None) -> list[dict[str, Any]]:
+    """The values of every version, inheritance resolved, in no particular order; None reads trtkit's own files."""
     documents = {}
-    for entry in folder.iterdir():
+    for entry in (folder or files("trtkit.engines") / "releases").iterdir():
         if entry.name.endswith(".json"):
             document = json.loads(entry.read_text(encoding="utf-8"))
             documents[document["version"]] = document

@@ -11,10 +11,10 @@ from rich.console import Group
 from rich.table import Table
 
 from trtkit.cli.output import Output, with_output
-from trtkit.evaluate.bench_plot import run_label
 from trtkit.evaluate.bench_run import DEFAULT_REQUESTS, BenchOptions, bench_deployment, refuse_regression
 from trtkit.evaluate.deployment import parse_target
 from trtkit.evaluate.record_choice import PromptChoice
+from trtkit.evaluate.reports.bench_document import run_name
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _POSITIVE = click.IntRange(min=1)
@@ -63,7 +63,7 @@ def render(document: Mapping[str, Any]) -> Group:
         factor = factors.get((run["max_draft_len"], run["concurrency"]))
         spreads = [_number((run[key] or {}).get(p), 1) for key in ("ttft_ms", "tpot_ms") for p in ("p50", "p95")]
         table.add_row(
-            run_label(run),
+            run_name(run),
             *spreads,
             _number(run["tokens_per_s"], 1),
             _number(factor, 2),

@@ -6,11 +6,11 @@ from typing import Any
 
 from trtkit.builds import Build
 from trtkit.errors import DifferenceError
-from trtkit.evaluate.bench_plot import run_label
 from trtkit.evaluate.bench_run import BenchOptions, bench_deployment
 from trtkit.evaluate.deployment import Target
 from trtkit.evaluate.parity_run import CheckOptions, check_parity, refuse_difference
 from trtkit.evaluate.record_choice import PromptChoice
+from trtkit.evaluate.reports.bench_document import run_name
 from trtkit.evaluate.reports.markdown import parity_markdown
 
 
@@ -75,6 +75,6 @@ def _line(
 ) -> Iterator[str]:
     said = "not measured" if value is None else f"{value:.4g}"
     if at_most is not None and (value is None or value > at_most):
-        yield f"{run_label(run)}: {key} {said}, at most {at_most:g} allowed"
+        yield f"{run_name(run)}: {key} {said}, at most {at_most:g} allowed"
     if at_least is not None and (value is None or value < at_least):
-        yield f"{run_label(run)}: {key} {said}, at least {at_least:g} asked for"
+        yield f"{run_name(run)}: {key} {said}, at least {at_least:g} asked for"

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from trtkit.errors import MissingToolError
+from trtkit.evaluate.reports.bench_document import run_name
 
 _PANELS = (
     ("tokens_per_s", "tokens per second"),
@@ -33,20 +34,12 @@ def plot_bench(document: Mapping[str, Any], out: Path) -> None:
         heights = [_middle(run[key]) for run in runs]
         whiskers = [_above(run[key]) for run in runs]
         axis.bar(range(len(runs)), heights, yerr=[[0.0] * len(runs), whiskers], color=[_color(run) for run in runs])
-        axis.set_xticks(range(len(runs)), [run_label(run) for run in runs], rotation=60, ha="right", fontsize=8)
+        axis.set_xticks(range(len(runs)), [run_name(run) for run in runs], rotation=60, ha="right", fontsize=8)
         axis.set_title(title, fontsize=10)
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(f"{document['deployment']}, {document['dtype']}, {document['plan']['cache']} prompts", fontsize=11)
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=120)
-
-
-def run_label(run: Mapping[str, Any]) -> str:
-    """ "target c=1", "K=5 c=4" or "transformers"."""
-    if run["mode"] == "oracle":
-        return "transformers"
-    name = "target" if run["mode"] == "target" else f"K={run['max_draft_len']}"
-    return f"{name} c={run['concurrency']}"
 
 
 def _color(run: Mapping[str, Any]) -> str:

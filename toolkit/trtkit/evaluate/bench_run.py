@@ -22,6 +22,7 @@ from trtkit.evaluate.endpoint import Endpoint
 from trtkit.evaluate.prompts import Prompt
 from trtkit.evaluate.record_choice import PromptChoice
 from trtkit.evaluate.reports.bench_document import BenchContext, bench_document
+from trtkit.evaluate.reports.html import bench_html
 from trtkit.evaluate.sources import unchanged_source
 from trtkit.progress import OnProgress, silent
 
@@ -55,7 +56,7 @@ def bench_deployment(
     clock_ns: Callable[[], int] = time.perf_counter_ns,
     on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
-    """Measure a deployment with speculation off and on in one run; write report.json and bench.png.
+    """Measure a deployment with speculation off and on in one run; write report.json, report.html, bench.png.
 
     Raises InputError for options that do not fit the target, ServerError when the deployment fails.
     """
@@ -190,6 +191,7 @@ def _write_json(path: Path, document: dict[str, Any]) -> None:
 def _write(document: dict[str, Any], out: Path, *, plot: bool) -> None:
     try:
         _write_json(out / "report.json", document)
+        write_text(out / "report.html", bench_html(document))
         if plot:
             plot_bench(document, out / "bench.png")
     except OSError as error:

@@ -18,6 +18,7 @@ from trtkit.evaluate.endpoint import Endpoint
 from trtkit.evaluate.parity import Referee
 from trtkit.evaluate.record import ParityRecord
 from trtkit.evaluate.record_choice import Expectation, PromptChoice, expect_of_build, expect_of_file
+from trtkit.evaluate.reports.html import parity_html
 from trtkit.evaluate.reports.junit import parity_junit
 from trtkit.evaluate.reports.markdown import parity_markdown, parity_summary
 from trtkit.evaluate.reports.parity_document import ParityContext, parity_document
@@ -103,11 +104,12 @@ def refuse_difference(document: dict[str, Any], min_identical: float = 0.0) -> N
 
 
 def write_parity_reports(document: dict[str, Any], out: Path) -> None:
-    """report.json, junit.xml and summary.md in `out`. Raises BuildError when the disk is full."""
+    """report.json, junit.xml, summary.md and report.html in `out`. Raises BuildError when the disk is full."""
     texts = {
         "report.json": json.dumps(document, indent=1, allow_nan=False) + "\n",
         "junit.xml": parity_junit(document),
         "summary.md": parity_markdown(document),
+        "report.html": parity_html(document),
     }
     for name, text in texts.items():
         try:

@@ -57,3 +57,11 @@ def bench_document(runs: Sequence[BenchRun], plan: BenchPlan, context: BenchCont
 def _run(run: BenchRun) -> dict[str, Any]:
     load = {"mode": run.load.mode, "max_draft_len": run.load.draft_len, "concurrency": run.load.concurrency}
     return load | (asdict(run.stats) if run.stats is not None else dict.fromkeys(f.name for f in fields(RunStats)))
+
+
+def run_name(run: Mapping[str, Any]) -> str:
+    """ "target c=1", "K=5 c=4" or "transformers"."""
+    if run["mode"] == "oracle":
+        return "transformers"
+    name = "target" if run["mode"] == "target" else f"K={run['max_draft_len']}"
+    return f"{name} c={run['concurrency']}"

@@ -1,0 +1,122 @@
+"""The HTML pages: well-formed, self-contained, escaped, and drawn by a real browser without complaint."""
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from parity_samples import answer, deployed, header, step
+from trtkit.evaluate.bench import BenchPlan, BenchRun, Load
+from trtkit.evaluate.check import CheckedCase, CheckResult
+from trtkit.evaluate.latency import RunStats, Spread
+from trtkit.evaluate.parity import Referee
+from trtkit.evaluate.record import SkippedPrompt
+from trtkit.evaluate.reports.bench_document import BenchContext, bench_document
+from trtkit.evaluate.reports.html import bench_html, parity_html
+from trtkit.evaluate.reports.parity_document import ParityContext, parity_document
+from trtkit.evaluate.tolerance import NumericProfile
+
+PROFILE = NumericProfile("bfloat16", 2, 16)
+VOID = {"meta", "link"}
+
+
+@pytest.fixture(scope="module")
+def parity() -> str:
+    referee = Referee(header(), PROFILE)
+    asked = answer("a", step(10, 9, 5.0), step(12, 13, 0.01), step(14, 9, 5.0))
+    cases = [
+        CheckedCase(name, "short", k, "cold", referee.compare(asked, deployed(*ids), 3), deployed(*ids))
+        for name, k, ids in (("<one>", 0, (10, 12, 14)), ("<one>", 4, (10, 13, 7)), ("two", None, (10, 12, 9)))
+    ]
+    skipped = (SkippedPrompt("c", "key-c", "too <long>"),)
+    context = ParityContext(
+        "build/<tiny>", "trtkit parity check 'a & b'", 3, header(), PROFILE, skipped, {"trtkit": "0"}
+    )
+    return parity_html(parity_document(CheckResult(tuple(cases)), context))
+
+
+@pytest.fixture(scope="module")
+def bench() -> str:
+    def run(mode: Any, draft_len: int, concurrency: int, speed: float) -> BenchRun:
+        rate = 0.5 if mode == "speculative" else None
+        stats = RunStats(4, 40, Spread(50, 80), Spread(12.5, 20), Spread(200, 300), speed, rate, rate and 2.0)
+        return BenchRun(Load(mode, draft_len, concurrency), stats)
+
+    runs = [run("oracle", 0, 1, 10), run("target", 0, 1, 20), run("speculative", 4, 1, 30)]
+    plan = BenchPlan(tuple(each.load for each in runs), ("a",), 16)
+    return bench_html(bench_document(runs, plan, BenchContext("b", "trtkit bench b", "float32", {"trtkit": "0"})))
+
+
+class Balance(HTMLParser):
+    """Fails on the first end tag that closes something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """<rect .../> opens nothing."""
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def text_of(html: str) -> str:
+    parser = Balance()
+    parser.feed(html)
+    parser.close()
+    assert parser.open == []
+    return parser.text
+
+
+def test_the_parity_page_holds_every_request_and_escapes_what_it_shows(parity: str) -> None:
+    text = text_of(parity)
+    assert "different: 0 of 2 prompts identical, 1 near-tie, 1 different" in text
+    assert all(shown in text for shown in ("<one>", "build/<tiny>", "too <long>", "'a & b'", "default"))
+    assert "<one>" not in parity and "<tiny>" not in parity
+
+
+def test_bars_are_green_up_to_the_difference_and_red_after_it(parity: str) -> None:
+    bars = re.findall(r"<svg.*?</svg>", parity)
+    widths = [[float(width) for width in re.findall(r'width="([\d.]+)" height="10"', each)] for each in bars]
+    assert widths == [[240, 0, 0], [80, 160, 0], [160, 0, 80]]  # identical; near-tie after 1 of 3; different at 2 of 3
+
+
+def test_the_bench_page_holds_every_run(bench: str) -> None:
+    text = text_of(bench)
+    assert all(shown in text for shown in ("transformers", "target c=1", "K=4 c=1", "1.500", "draft length 4 is best"))
+
+
+def test_pages_need_nothing_from_elsewhere(parity: str, bench: str) -> None:
+    for html in (parity, bench):
+        assert not re.search(r"<script|https?:|url\(|@import|src=", html)
+        assert re.findall(r'href="([^"]*)"', html) == ["data:,"]
+
+
+@pytest.mark.parametrize("name", ["parity", "bench"])
+def test_a_real_browser_draws_the_page_without_complaint(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no chromium on this machine")
+    page, picture = tmp_path / "page.html", tmp_path / "page.png"
+    page.write_text(request.getfixturevalue(name), encoding="utf-8")
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0"]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1200,1600", f"--screenshot={picture}"]
+    done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "CONSOLE" not in done.stderr, done.stderr
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size > 10_000  # an empty page is smaller

@@ -95,7 +95,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "click": ("cli/",),
     "rich": ("cli/",),
     "pydantic": ("config/",),
-    "yaml": ("config/", "engines/llmapi.py"),
+    "yaml": ("config/", "engines/llmapi.py", "checking/subjects/llm_yaml.py"),
     "torch": ("checkpoints/", "conversion/", "reference/", "standin/", "evaluate/", "demo/", "calibration/"),
     "transformers": ("checkpoints/", "conversion/", "evaluate/", "demo/", "calibration/"),
     "tritonclient": ("serving/kserve.py", "repository/pbtxt.py"),

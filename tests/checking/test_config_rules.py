@@ -199,6 +199,10 @@ CASES: dict[str, Case] = {
         yaml(backend="llmapi", speculation__acceptance="token"),
     ),
     "LLMAPI-REUSE": Case(yaml(backend="llmapi"), yaml(backend="llmapi", tensorrt_llm="1.3.0rc29")),
+    "LLMAPI-BLOCK": Case(
+        yaml(backend="llmapi", tensorrt_llm="1.0.0", kv_cache__block_size=64),
+        yaml(backend="llmapi", tensorrt_llm="1.2.1", kv_cache__block_size=64),
+    ),
     "LLMAPI-DRAFT-TP": Case(
         yaml(backend="llmapi", target__tensor_parallel=4),
         yaml(backend="llmapi", target__tensor_parallel=4, draft__tensor_parallel=4),

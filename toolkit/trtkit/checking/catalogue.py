@@ -9,6 +9,7 @@ from trtkit.checking.rules import CONFIG_RULES
 from trtkit.checking.rules.edges import EDGE_RULES
 from trtkit.checking.rules.engine import ENGINE_RULES
 from trtkit.checking.rules.hf_checkpoint import HF_RULES
+from trtkit.checking.rules.llm_yaml import LLM_YAML_RULES
 from trtkit.checking.rules.machine import BUILT_RULES, MACHINE_RULES
 from trtkit.checking.rules.parameters import PARAMETER_RULES
 from trtkit.checking.rules.repository import REPOSITORY_RULES
@@ -26,6 +27,7 @@ def all_rules() -> Iterator[Rule[Any]]:
     yield from REPOSITORY_RULES
     yield from PARAMETER_RULES
     yield from EDGE_RULES
+    yield from LLM_YAML_RULES
     yield from BUILT_RULES
     yield from MACHINE_RULES
 

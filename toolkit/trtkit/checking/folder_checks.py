@@ -10,6 +10,7 @@ from trtkit.checking.rule import run_rules
 from trtkit.checking.rules.edges import EDGE_RULES
 from trtkit.checking.rules.engine import ENGINE_RULES
 from trtkit.checking.rules.hf_checkpoint import HF_RULES
+from trtkit.checking.rules.llm_yaml import LLM_YAML_RULES
 from trtkit.checking.rules.machine import BUILT_RULES, MACHINE_RULES
 from trtkit.checking.rules.parameters import PARAMETER_RULES
 from trtkit.checking.rules.repository import REPOSITORY_RULES
@@ -55,7 +56,7 @@ def check_engine(folder: Path) -> list[Finding]:
 def check_repository(folder: Path) -> list[Finding]:
     """Every config.pbtxt, every edge between models, and the engines that are on this disk."""
     repository, problems = read_repository(folder)
-    rules = (*REPOSITORY_RULES, *PARAMETER_RULES)
+    rules = (*REPOSITORY_RULES, *PARAMETER_RULES, *LLM_YAML_RULES)
     findings = [*problems, *run_rules(rules, repository, str(folder))]
     # Edges to a model whose config.pbtxt could not be read would only repeat that problem.
     findings += [] if problems else run_rules(EDGE_RULES, repository, str(folder))

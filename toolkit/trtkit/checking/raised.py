@@ -209,6 +209,13 @@ RAISED: tuple[RaisedFinding, ...] = (
         "PBTXT-FILE", "repository", "config.pbtxt cannot be read", "cannot read it: Permission denied", "the system"
     ),
     RaisedFinding(
+        "LLM-YAML",
+        "repository",
+        "model.yaml of an llmapi model is no YAML mapping",
+        "cannot be read as YAML: mapping values are not allowed here",
+        "PyYAML",
+    ),
+    RaisedFinding(
         "BUILD-MISSING",
         "build",
         "a build directory without manifest.json: the build did not finish",

@@ -5,6 +5,9 @@ from collections.abc import Iterable
 from trtkit.checking.deployment import Deployment
 from trtkit.checking.rule import Hit, Rule, hit
 
+# What a release without the key tokens_per_block uses.
+FIXED_BLOCK_SIZE = 32
+
 
 def _pipeline(deployment: Deployment) -> Iterable[Hit]:
     if deployment.backend == "llmapi" and deployment.speculation:
@@ -30,6 +33,14 @@ def _draft_ranks(deployment: Deployment) -> Iterable[Hit]:
     draft, target = deployment.config.draft, deployment.config.target
     if deployment.backend == "llmapi" and draft is not None and draft.tensor_parallel != target.tensor_parallel:
         yield hit("draft.tensor_parallel", draft=draft.tensor_parallel, target=target.tensor_parallel)
+
+
+def _block_size(deployment: Deployment) -> Iterable[Hit]:
+    release, block_size = deployment.release, deployment.config.kv_cache.block_size
+    if deployment.backend != "llmapi" or release is None or release.llm_api is None:
+        return
+    if block_size != FIXED_BLOCK_SIZE and "tokens_per_block" not in release.llm_api.kv_cache_keys:
+        yield hit("kv_cache.block_size", version=release.version, block_size=block_size, fixed=FIXED_BLOCK_SIZE)
 
 
 LLMAPI_RULES: tuple[Rule[Deployment], ...] = (
@@ -76,5 +87,16 @@ LLMAPI_RULES: tuple[Rule[Deployment], ...] = (
         source="TensorRT-LLM PR #11758",
         find=_draft_ranks,
         example=hit("draft.tensor_parallel", draft=1, target=4),
+    ),
+    Rule(
+        code="LLMAPI-BLOCK",
+        severity="error",
+        looks_at="YAML",
+        when="backend llmapi with another block size than 32, and a release without a key for it",
+        cause="the LLM API of {version} has blocks of {fixed} tokens and no key for {block_size}",
+        fix="write kv_cache.block_size: {fixed}, or use 1.2 or newer",
+        source="llm_args.py: KvCacheConfig.tokens_per_block",
+        find=_block_size,
+        example=hit("kv_cache.block_size", version="1.0.0", block_size=64, fixed=32),
     ),
 )

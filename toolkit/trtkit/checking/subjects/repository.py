@@ -10,6 +10,7 @@ from typing import Any
 
 from trtkit.checking.raised import finding_of
 from trtkit.checking.subjects.engine import EngineFolder, read_engine_folder
+from trtkit.checking.subjects.llm_yaml import read_llm_yaml
 from trtkit.errors import InputError
 from trtkit.findings import Finding
 
@@ -41,7 +42,7 @@ class Step:
 
 @dataclass(frozen=True)
 class TritonModel:
-    """One model folder with its parsed config.pbtxt; versions are its numbered folders."""
+    """One model folder with its parsed config.pbtxt; versions are its numbered folders, llm is model.yaml."""
 
     folder: Path
     name: str
@@ -55,6 +56,7 @@ class TritonModel:
     instances: int
     ordered: bool
     versions: tuple[Path, ...]
+    llm: Mapping[str, Any] | None
 
     @property
     def path(self) -> Path:
@@ -138,7 +140,7 @@ def read_repository(folder: Path) -> tuple[Repository, list[Finding]]:
 
 
 def _model(folder: Path, message: Any) -> TritonModel:
-    numbered = (path for path in folder.iterdir() if path.is_dir() and path.name.isdigit())
+    versions = tuple(sorted(path for path in folder.iterdir() if path.is_dir() and path.name.isdigit()))
     return TritonModel(
         folder=folder,
         name=message.name or folder.name,
@@ -154,7 +156,8 @@ def _model(folder: Path, message: Any) -> TritonModel:
         ),
         instances=max([group.count or 1 for group in message.instance_group], default=1),
         ordered=bool(message.dynamic_batching.preserve_ordering),
-        versions=tuple(sorted(numbered)),
+        versions=versions,
+        llm=read_llm_yaml(versions[-1]) if versions else None,
     )
 
 

@@ -91,6 +91,7 @@ def test_a_build_for_engines_ends_with_engines_repository_and_launch_scripts(sit
     assert "orchestrator mode" in (report.out / "launch" / "serve.sh").read_text()
     assert (report.out / "logs" / "engine-target.log").read_text().startswith("$ trtllm-build")
     assert open_build(report.out).manifest["backend"] == "engine"
+    assert report.next_command == f"sh {report.out}/launch/serve.sh"
 
 
 def test_a_second_build_skips_everything_and_needs_no_builder(site: Site) -> None:

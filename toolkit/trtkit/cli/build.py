@@ -81,5 +81,5 @@ def _done(report: BuildReport) -> str:
         took = "up to date" if stage.skipped else f"{stage.seconds:.1f} s"
         lines.append(f"{stage.stage:16}{took:12}{f'{stage.bytes / 2**20:,.1f} MiB' if stage.bytes else ''}".rstrip())
     if report.manifest is not None:
-        lines.append(f"{report.out}\nnext  trtkit serve {report.out}")
+        lines.append(f"{report.out}\nnext  {report.next_command}")
     return "\n".join(lines)

@@ -19,9 +19,10 @@ from trtkit.engines.reference import write_reference_engine
 from trtkit.engines.runner import RunnerName
 from trtkit.errors import BuildError
 from trtkit.findings import Finding, refuse_errors
+from trtkit.launch.files import SERVE
 from trtkit.pipeline.engine_backend import choose_backend, engine_job, find_tools
 from trtkit.pipeline.inputs import digest_input
-from trtkit.pipeline.launch import write_launch
+from trtkit.pipeline.launch import FOLDER, write_launch
 from trtkit.pipeline.llmapi_backend import llmapi_repository
 from trtkit.pipeline.manifest import StageResult, known_files, manifest_document, write_manifest
 from trtkit.pipeline.stages import (
@@ -46,6 +47,12 @@ class BuildReport:
     stages: tuple[StageResult, ...]
     findings: tuple[Finding, ...]
     manifest: Path | None
+
+    @property
+    def next_command(self) -> str:
+        """What starts a server on the build: trtkit itself on a CPU, the script of launch/ with GPUs."""
+        script = self.out / FOLDER / SERVE
+        return f"sh {script}" if script.is_file() else f"trtkit serve {self.out}"
 
     def as_dict(self) -> dict[str, Any]:
         """The record of the `--json` contract."""

@@ -41,10 +41,11 @@ class Encoders:
         return {"norm": self._norm, "router": self._router}.get(target.kind, self._plain)
 
     def _is_quantized(self, target: Target) -> bool:
-        """Row-wise FP8 leaves attention and the first and last layers alone, the rest quantises every linear layer."""
+        """Row-wise FP8 leaves attention, experts and the first and last layers alone; the others quantise all."""
         if self._plan.options.quantization != "fp8_rowwise":
             return True
-        return ".mlp." in target.name and 0 < target.layer < self._plan.spec.num_layers - 1
+        is_inner = 0 < target.layer < self._plan.spec.num_layers - 1
+        return is_inner and target.kind == "linear" and ".mlp." in target.name
 
 
 def _linear_encoder(plan: ConversionPlan, source: SourceFiles, calibration: Calibration) -> Encoder | None:

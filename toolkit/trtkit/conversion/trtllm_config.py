@@ -20,6 +20,8 @@ _WEIGHT_ALGORITHMS: dict[str, str | None] = {
     "int8_weight_only": "W8A16",
     "int4_weight_only": "W4A16",
 }
+# Meta's recipe for Llama 3.1 clamps activations here; it leaves attention and the first and last layers alone.
+_CLAMP = [-1200.0, 1200.0]
 _KV_ALGORITHMS: dict[str, str | None] = {"auto": None, "int4": None, "fp8": "FP8", "int8": "INT8"}
 
 
@@ -67,13 +69,14 @@ def _mapping(options: ConversionOptions) -> dict[str, int]:
 
 
 def _quantization(options: ConversionOptions) -> dict[str, Any]:
+    rowwise = options.quantization == "fp8_rowwise"
     return {
         "quant_algo": _WEIGHT_ALGORITHMS[options.quantization],
         "kv_cache_quant_algo": _KV_ALGORITHMS[options.kv_cache_dtype],
         "group_size": 128,
         "smoothquant_val": 0.5,
-        "clamp_val": None,
-        "use_meta_recipe": False,
+        "clamp_val": _CLAMP if rowwise else None,
+        "use_meta_recipe": rowwise,
         "has_zero_point": False,
         "pre_quant_scale": False,
         "exclude_modules": None,

@@ -37,13 +37,12 @@ def laptop(**facts: Any) -> Machine:
 
 def gpu_box(*devices: GpuDevice, version: str | None = "1.2.1", **facts: Any) -> Machine:
     """NVIDIA's image with TensorRT-LLM on a machine with these GPUs (one H100 when none are named)."""
-    return replace(
-        LAPTOP,
-        python="3.12.3",
-        packages={"numpy": "1.26.4", "torch": "2.9.1", "tensorrt-llm": version},
-        gpu=GpuDriver("580.82.07", "13.0", devices or (H100,)),
-        triton=CONTAINER,
-        trtllm_build=Path("/usr/local/bin/trtllm-build"),
-        container="docker",
-        **facts,
-    )
+    inside = {
+        "python": "3.12.3",
+        "packages": {"numpy": "1.26.4", "torch": "2.9.1", "tensorrt-llm": version},
+        "gpu": GpuDriver("590.44.01", "13.1", devices or (H100,)),
+        "triton": CONTAINER,
+        "trtllm_build": Path("/usr/local/bin/trtllm-build"),
+        "container": "docker",
+    }
+    return replace(LAPTOP, **inside | facts)

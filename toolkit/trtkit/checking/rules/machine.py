@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from trtkit.checking.rule import Hit, Rule, hit
 from trtkit.checking.subjects.build import BuiltFor
 from trtkit.doctor import Machine
+from trtkit.engines.release import find_release
 
 MIN_OPEN_FILES = 4096
 COMFORTABLE_SHARED_BYTES = 512 << 20
@@ -66,6 +67,23 @@ def _too_few_gpus(built: BuiltFor) -> Iterable[Hit]:
         yield hit("gpu", needed=needed, here=here)
 
 
+def _old_driver(machine: Machine) -> Iterable[Hit]:
+    release = find_release(machine.tensorrt_llm) if machine.tensorrt_llm else None
+    able = machine.gpu.cuda if machine.gpu else None
+    if release is not None and release.cuda and able and _numbers(able) < _numbers(release.cuda)[:2]:
+        yield hit("driver", able=able, needs=release.cuda, version=release.version)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def _known_bugs(machine: Machine) -> Iterable[Hit]:
+    release = find_release(machine.tensorrt_llm) if machine.tensorrt_llm else None
+    for bug in release.known_bugs if release else ():
+        yield hit("tensorrt-llm", version=machine.tensorrt_llm, what=bug.what, issue=bug.issue)
+
+
 MACHINE_RULES: tuple[Rule[Machine], ...] = (
     Rule(
         code="HOST-FILES",
@@ -99,6 +117,33 @@ MACHINE_RULES: tuple[Rule[Machine], ...] = (
         source="NVIDIA's container start-up advice",
         find=_locked_memory,
         example=hit("ulimit", size=8),
+    ),
+    Rule(
+        code="HOST-DRIVER",
+        severity="warning",
+        looks_at="machine",
+        when="the driver's CUDA version is older than the one the installed TensorRT-LLM was built with",
+        cause="the driver runs CUDA {able}, TensorRT-LLM {version} was built with {needs}",
+        fix="update the driver; on data-center GPUs NVIDIA's images bring a compatibility library instead",
+        source="release notes: CUDA of each release",
+        find=_old_driver,
+        example=hit("driver", able="12.4", needs="13.1", version="1.2.1"),
+    ),
+    Rule(
+        code="HOST-BUG",
+        severity="note",
+        looks_at="machine",
+        when="the installed TensorRT-LLM has a defect that trtkit knows of",
+        cause="TensorRT-LLM {version}: {what} ({issue})",
+        fix="nothing to do unless your deployment does that; else use another release",
+        source="the issues named",
+        find=_known_bugs,
+        example=hit(
+            "tensorrt-llm",
+            version="1.1.0",
+            what="cancelling a request that asks for log probabilities crashes",
+            issue="NVIDIA/TensorRT-LLM#10810",
+        ),
     ),
     Rule(
         code="HOST-NUMA",

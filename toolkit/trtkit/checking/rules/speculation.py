@@ -4,6 +4,9 @@ from collections.abc import Iterable
 
 from trtkit.checking.deployment import Deployment
 from trtkit.checking.rule import Hit, Rule, hit
+from trtkit.planning.model_plan import model_plan
+from trtkit.planning.plan import PlanInput, round_costs
+from trtkit.planning.speculation import break_even
 
 MAX_USEFUL_BATCH = 64
 _HELPFUL_RATIO = 1 / 8
@@ -41,22 +44,15 @@ def _spread_draft(deployment: Deployment) -> Iterable[Hit]:
 
 
 def _large_draft(deployment: Deployment) -> Iterable[Hit]:
-    if deployment.specs.keys() >= {"draft", "target"}:
-        ratio = linear_elements(deployment, "draft") / linear_elements(deployment, "target")
-        if ratio > _HELPFUL_RATIO:
-            yield hit("draft.checkpoint", percent=round(100 * ratio))
-
-
-def linear_elements(deployment: Deployment, role: str) -> int:
-    """Weights that one token multiplies with: the layers and the head; what decoding reads from memory."""
-    spec = deployment.specs[role]
-    attention = spec.hidden_size * spec.head_dim * (2 * spec.num_q_heads + 2 * spec.num_kv_heads)
-    if spec.moe is None:
-        mlp = 3 * spec.hidden_size * spec.intermediate_size
-    else:
-        shared = 3 * spec.hidden_size * spec.moe.shared_intermediate_size
-        mlp = 3 * spec.hidden_size * spec.moe.intermediate_size * spec.moe.top_k + shared
-    return spec.num_layers * (attention + mlp) + spec.hidden_size * spec.vocab_size
+    if deployment.speculation is None or not deployment.specs.keys() >= {"draft", "target"}:
+        return
+    draft_len = deployment.speculation.max_draft_len
+    target, draft = (model_plan(role, deployment.specs[role], deployment.config) for role in ("target", "draft"))
+    costs = round_costs(target, draft, PlanInput(gpu=None, memory_bytes=None))
+    even = break_even(draft_len, costs)
+    if costs.draft_step > _HELPFUL_RATIO:
+        pays = f"pay only from an acceptance of {even:.2f}" if even is not None else "never pay"
+        yield hit("draft.checkpoint", percent=round(100 * costs.draft_step), draft_len=draft_len, pays=pays)
 
 
 SPECULATION_RULES: tuple[Rule[Deployment], ...] = (
@@ -119,11 +115,11 @@ SPECULATION_RULES: tuple[Rule[Deployment], ...] = (
         code="SPEC-DRAFT-SIZE",
         severity="warning",
         looks_at="pair",
-        when="the draft reads more than an eighth of the target's weights per token",
-        cause="the draft reads {percent} % of the weights that the target reads per token; that rarely pays",
-        fix="choose a smaller draft; `trtkit plan` shows the acceptance it would need",
+        when="the draft reads more than an eighth of the bytes that the target reads per token",
+        cause="the draft reads {percent} % of the bytes that the target reads per token; drafts of {draft_len} {pays}",
+        fix="choose a smaller draft or a smaller max_draft_len; `trtkit plan` shows the gain of each",
         source="tensorrtllm_backend issue #498 (8B for 70B: no gain)",
         find=_large_draft,
-        example=hit("draft.checkpoint", percent=38),
+        example=hit("draft.checkpoint", percent=32, draft_len=4, pays="pay only from an acceptance of 0.59"),
     ),
 )

@@ -60,7 +60,7 @@ def random_sequences() -> Sequences:
     return [(ids, len(ids)) for ids in torch.randint(3, 320, (8, 48), generator=generator).tolist()]
 
 
-# Random weights amplify rounding more than trained ones: their conditioning is 2 to 7 here.
+# Random weights amplify rounding more than trained ones: their conditioning is 2 to 4 here.
 @pytest.mark.parametrize(
     ("family", "num_layers", "dtype"),
     [
@@ -68,7 +68,7 @@ def random_sequences() -> Sequences:
         ("llama", 12, "bfloat16"),
         ("llama", 12, "float16"),
         ("qwen2", 12, "bfloat16"),
-        ("gemma2", 3, "bfloat16"),
+        ("qwen2", 3, "bfloat16"),
     ],
 )
 def test_random_models_flip_within_the_tolerance(

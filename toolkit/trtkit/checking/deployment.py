@@ -12,6 +12,7 @@ from trtkit.checkpoints.pair import TokenizerDifference, compare_tokenizers
 from trtkit.checkpoints.quantized import QuantizedSource
 from trtkit.checkpoints.tokenizer import TokenizerSpec
 from trtkit.config.schema import BuildConfig, DraftTarget
+from trtkit.doctor import inspect_machine
 from trtkit.engines.release import Release, find_release
 from trtkit.engines.spec import EngineSpec
 from trtkit.findings import Finding
@@ -73,8 +74,10 @@ class Deployment:
 
 
 def resolve_backend(config: BuildConfig) -> ResolvedBackend:
-    """`auto` takes reference, the one backend that this version builds to the end."""
-    return "reference" if config.backend == "auto" else config.backend
+    """`auto` takes engine where a GPU and TensorRT-LLM with the engine flow are present, and reference elsewhere."""
+    if config.backend != "auto":
+        return config.backend
+    return "engine" if inspect_machine().allows["engine"].possible else "reference"
 
 
 def gather(config: BuildConfig, folders: Mapping[str, Path]) -> tuple[Deployment, list[Finding]]:

@@ -90,7 +90,6 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
             os.killpg(process.pid, kind)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_STOP_TIMEOUT_S)
-            return
 
 
 def _tail(log: Path) -> str:

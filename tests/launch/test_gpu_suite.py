@@ -3,6 +3,7 @@
 import os
 import socket
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,9 @@ def test_a_server_is_waited_for_and_ended_with_everything_it_started(tmp_path: P
     with served(build, port, timeout_s=30):
         child = int(children.read_text())
         os.kill(child, 0)
+    deadline = time.monotonic() + 10
+    while is_running(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert not is_running(child)
 
 

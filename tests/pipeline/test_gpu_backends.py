@@ -181,6 +181,21 @@ build(load_config(config), BuildOptions(cache=folder / "cache", where="t", out=f
 """
 
 
+def test_another_backend_takes_the_scripts_away_again(site: Site) -> None:
+    site.build()
+    report = site.build("backend=reference", "target.tensor_parallel=1")
+    assert not (report.out / "launch" / "serve.sh").exists()
+    assert report.next_command == f"trtkit serve {report.out}"
+
+
+@pytest.mark.parametrize(("version", "set_there"), [("1.0.0", True), ("1.1.0", False)])
+def test_a_known_bug_of_pipeline_parallelism_is_worked_around(site: Site, version: str, set_there: bool) -> None:
+    alone = ("draft=null", "speculation={kind: none}", "target.tensor_parallel=1", "target.pipeline_parallel=2")
+    report = site.build("backend=llmapi", f"tensorrt_llm={version}", *alone, version=version)
+    script = (report.out / "launch" / "serve.sh").read_text()
+    assert ("export TRTLLM_LLAMA_EAGER_FUSION_DISABLED=1" in script) == set_there
+
+
 def test_a_container_runs_the_same_command_with_its_folders_inside(site: Site) -> None:
     """A `docker` that runs what follows the image: the mounts name every folder that the command does."""
     options = site.options()

@@ -53,7 +53,8 @@ class LlmApi:
     keys, kv_cache_keys, speculative_keys and triton_keys are what the strict parsers of the release know; a key that
     is not known to be known is left out. decoding_type and draft_key are the spellings for draft-target.
     overlap_with_draft: the overlap scheduler may stay on; reuse_with_draft: block reuse takes effect with a draft.
-    config_flag: how trtllm-serve is given a YAML. triton_inputs, triton_outputs: tensors of Triton's llmapi model.
+    config_flag: how trtllm-serve is given a YAML. pipeline_environment: variables that pipeline parallelism needs as a
+    work-around of a known bug. triton_inputs, triton_outputs: tensors of Triton's llmapi model.
     """
 
     decoding_type: str
@@ -61,6 +62,7 @@ class LlmApi:
     overlap_with_draft: bool
     reuse_with_draft: bool
     config_flag: str
+    pipeline_environment: Mapping[str, str]
     keys: frozenset[str]
     kv_cache_keys: frozenset[str]
     speculative_keys: frozenset[str]

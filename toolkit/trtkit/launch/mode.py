@@ -30,9 +30,10 @@ class Launch:
     command: tuple[str, ...]
 
 
-def launch_llmapi(server: TritonServer) -> Launch:
-    """The LLM API starts its own workers."""
-    return Launch("plain", "the llmapi model starts a worker for every rank itself", {}, tuple(plain_command(server)))
+def launch_llmapi(server: TritonServer, environment: Mapping[str, str] | None = None) -> Launch:
+    """The LLM API starts its own workers; `environment` is what the release wants besides."""
+    reason = "the llmapi model starts a worker for every rank itself"
+    return Launch("plain", reason, environment or {}, tuple(plain_command(server)))
 
 
 def launch_engines(ranks: Ranks, server: TritonServer, num_gpus: int, *, fast_logits: bool = False) -> Launch:

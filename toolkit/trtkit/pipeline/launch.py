@@ -1,5 +1,6 @@
 """The launch/ folder of a build for GPUs: how its server is started, and the files that do it. Pure but `write`."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import trtkit
@@ -7,7 +8,7 @@ from trtkit.artifacts import write_text
 from trtkit.config.schema import Model
 from trtkit.engines.llmapi import serve_command, serve_yaml
 from trtkit.launch.container import Container
-from trtkit.launch.files import build_script, launch_files
+from trtkit.launch.files import CONTAINER, SERVE, build_script, launch_files
 from trtkit.launch.mode import Launch, Ranks, launch_engines, launch_llmapi
 from trtkit.launch.script import shell_script
 from trtkit.launch.triton import TritonServer
@@ -19,6 +20,7 @@ FOLDER = "launch"
 BUILD_ENGINES = "build-engines.sh"
 TRTLLM_SERVE_YAML = "trtllm-serve.yaml"
 TRTLLM_SERVE = "trtllm-serve.sh"
+_WRITTEN = frozenset({SERVE, CONTAINER, BUILD_ENGINES, TRTLLM_SERVE_YAML, TRTLLM_SERVE})
 
 
 def server_launch(request: BuildRequest) -> Launch | None:
@@ -27,12 +29,18 @@ def server_launch(request: BuildRequest) -> Launch | None:
     serving = config.serving
     server = TritonServer("model_repository", serving.http_port, serving.grpc_port, serving.metrics_port)
     if config.backend == "llmapi":
-        return launch_llmapi(server)
+        return launch_llmapi(server, _llmapi_environment(request))
     if config.backend != "engine":
         return None
     ranks = Ranks(_ranks(config.target), _ranks(config.draft) if config.draft else 0)
     num_gpus = config.gpu.count if config.gpu else max(ranks.target, ranks.draft)
     return launch_engines(ranks, server, num_gpus)
+
+
+def _llmapi_environment(request: BuildRequest) -> Mapping[str, str]:
+    """What the release wants in the environment for a model over several pipeline stages."""
+    api = request.release.llm_api
+    return api.pipeline_environment if api and request.config.target.pipeline_parallel > 1 else {}
 
 
 def launch_texts(request: BuildRequest) -> dict[str, str]:
@@ -49,8 +57,11 @@ def launch_texts(request: BuildRequest) -> dict[str, str]:
 
 
 def write_launch(request: BuildRequest) -> None:
-    """Write launch/; a running server's own records there stay."""
-    for name, text in launch_texts(request).items():
+    """Write launch/ and take away what another backend left there; a running server's own records stay."""
+    texts = launch_texts(request)
+    for name in _WRITTEN - texts.keys():
+        (request.out / FOLDER / name).unlink(missing_ok=True)
+    for name, text in texts.items():
         write_text(request.out / FOLDER / name, text)
 
 

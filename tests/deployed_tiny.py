@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import tiny_checkpoint
+from tiny import SEED, tensor_shapes, tiny_checkpoint, tiny_config, tiny_tensor, write_weights
 from trtkit.builds import Build, open_build
 from trtkit.config.load import parse_config
 from trtkit.pipeline.run import BuildOptions, build
@@ -20,14 +20,15 @@ MAX_INPUT_LEN = 160
 Tensors = dict[str, torch.Tensor]
 
 
-def deployed_tiny(folder: Path, *, dtype: str = "float32", draft_seed: int | None = None, **target: Any) -> Build:
-    """Build a Llama pair below `folder` from float32 checkpoints; `target` are keys of the target's config.json.
+def deployed_tiny(folder: Path, *, dtype: str = "float32", seed: int = SEED) -> Build:
+    """Build a Llama pair below `folder` from float32 checkpoints with random weights of this seed.
 
-    The draft has the target's weights, so that every draft is accepted, unless it gets a seed of its own.
+    The draft has the target's weights, so that every draft is accepted.
     """
-    tiny_checkpoint(folder / "target", tokenizer=True, **target)
-    seed = {} if draft_seed is None else {"seed": draft_seed}
-    tiny_checkpoint(folder / "draft", tokenizer=True, **{**target, **seed})
+    for role in ("target", "draft"):
+        source = tiny_checkpoint(folder / role, tokenizer=True)
+        shapes = tensor_shapes("llama", tiny_config("llama"))
+        write_weights(source, {name: tiny_tensor(name, shape, seed) for name, shape in shapes}, "float32")
     document = {
         "name": "tiny",
         "backend": "reference",

@@ -4,6 +4,7 @@ The checkpoint is executed in this process, so that each fault costs a second in
 """
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,9 @@ NUM_PROMPTS = 8
 CHOICE = PromptChoice(limit=NUM_PROMPTS)
 
 
-@pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    made = deployed_tiny(tmp_path_factory.mktemp("tiny"))
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Build:
+    made = deployed_tiny(tmp_path_factory.mktemp("tiny"), dtype=request.param)
     record_build(made, CHOICE)
     return made
 
@@ -61,9 +62,14 @@ def shift_the_head_by_one(tensors: Tensors) -> None:
     tensors["lm_head.weight"] = tensors["lm_head.weight"].roll(1, dims=0)
 
 
-def test_a_clean_build_is_identical(build: Build) -> None:
+def is_exact(build: Build) -> bool:
+    return build.config.target.dtype == "float32"
+
+
+def test_a_clean_build_is_identical_but_for_near_ties_of_a_coarse_dtype(build: Build) -> None:
     document = check(build)
-    assert (document["verdict"], document["identical"]) == ("identical", len(document["prompts"]))
+    assert document["different"] == 0
+    assert document["identical"] == len(document["prompts"]) or not is_exact(build)
     assert document["num_requests"] >= 2 * len(document["prompts"])
     assert document["acceptance"] == {"cold": 1.0, "repeated": 1.0}
 
@@ -71,11 +77,12 @@ def test_a_clean_build_is_identical(build: Build) -> None:
 @pytest.mark.parametrize(
     "fault", [swap_gate_and_up, drop_a_kv_head, transpose_the_output, forget_a_norm, shift_the_head_by_one]
 )
-def test_wrong_weights_are_different_in_every_prompt(fault: Callable[[Tensors], None], broken: Build) -> None:
+def test_wrong_weights_are_different(fault: Callable[[Tensors], None], broken: Build) -> None:
     change_weights(broken, "target", fault)
     document = check(broken)
     assert document["verdict"] == "different"
-    assert document["different"] == len(document["prompts"])
+    # A coarse dtype may excuse a prompt or two; it may not excuse the fault.
+    assert document["different"] >= len(document["prompts"]) * (1 if is_exact(broken) else 0.7)
 
 
 def test_a_missing_last_layer_is_different(broken: Build) -> None:
@@ -105,7 +112,8 @@ def test_a_tokenizer_that_adds_a_bos_is_named(broken: Build) -> None:
 def test_a_wrong_draft_changes_nothing_but_the_acceptance(broken: Build) -> None:
     change_weights(broken, "draft", swap_gate_and_up)
     document = check(broken)
-    assert document["verdict"] == "identical"
+    assert document["verdict"] == "identical" or not is_exact(broken)
+    assert document["different"] == 0
     assert document["acceptance"]["cold"] < 0.9
 
 
@@ -128,3 +136,16 @@ def test_a_difference_is_shown_in_full_and_then_exits_with_1(broken: Build) -> N
     assert "margin" in result.stdout and "different: 0 of" in result.stdout
     assert result.stderr.count("PARITY: different") == 1 and "Fix: " in result.stderr
     assert "<failure" in (broken.folder / "parity" / "junit.xml").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_fifty_clean_builds_raise_no_alarm(dtype: str, tmp_path: Path) -> None:
+    """Other random weights each time, the whole answer followed, in process; over all dtypes 51 runs."""
+    for seed in range(17):
+        made = deployed_tiny(tmp_path / str(seed), dtype=dtype, seed=seed)
+        record_build(made, CHOICE)
+        document = check(made)
+        assert document["verdict"] != "different", (seed, document["prompts"])
+        assert dtype != "float32" or document["verdict"] == "identical", seed
+        shutil.rmtree(tmp_path / str(seed))

@@ -181,6 +181,42 @@ build(load_config(config), BuildOptions(cache=folder / "cache", where="t", out=f
 """
 
 
+FP8 = ("target.quantization=fp8", "draft.quantization=fp8", "kv_cache.dtype=fp8")
+
+
+def write_calibration(site: Site, role: str, layers: int, largest: float = 8.0) -> None:
+    """What `trtkit calibrate` leaves in the build directory, with one maximum for everything."""
+    parts = [f"self_attn.{name}_proj" for name in "qkvo"] + [f"mlp.{name}_proj" for name in ("gate", "up", "down")]
+    modules = [f"model.layers.{layer}.{part}" for layer in range(layers) for part in parts]
+    document = {
+        "schema": "trtkit.calibration/1",
+        "inputs": dict.fromkeys(modules, largest),
+        "kv_cache": {str(layer): {"k": largest, "v": largest} for layer in range(layers)},
+    }
+    file = site.folder / "build" / "calibration" / role / "calibration.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(document))
+
+
+def test_fp8_without_a_calibration_names_the_command_that_makes_one(site: Site) -> None:
+    with pytest.raises(InputError, match="nothing measured its inputs") as error:
+        site.build(*FP8)
+    assert error.value.code == "CONV-CALIBRATION" and "trtkit calibrate" in error.value.fix
+
+
+def test_an_fp8_pair_is_built_from_its_calibration(site: Site) -> None:
+    write_calibration(site, "target", 3)
+    write_calibration(site, "draft", 1)
+    report = site.build(*FP8)
+    target = read_engine(report.out / "engines" / "target")
+    assert (target.spec.quantization, target.spec.kv_dtype, target.paged_context_fmha) == ("fp8", "fp8", True)
+    assert skipped(site.build(*FP8)) == ENGINE_STAGES[1:]
+    write_calibration(site, "draft", 1, largest=4.0)
+    again = site.build(*FP8)
+    assert not {"convert draft", "engine draft"} & set(skipped(again)), "other scales are another engine"
+    assert {"convert target", "engine target"} <= set(skipped(again))
+
+
 def test_another_backend_takes_the_scripts_away_again(site: Site) -> None:
     site.build()
     report = site.build("backend=reference", "target.tensor_parallel=1")

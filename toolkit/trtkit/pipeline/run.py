@@ -17,7 +17,7 @@ from trtkit.engines.build import BuildTools, build_engine
 from trtkit.engines.inspect import EngineInfo, read_engine
 from trtkit.engines.reference import write_reference_engine
 from trtkit.engines.runner import RunnerName
-from trtkit.errors import BuildError
+from trtkit.errors import BuildError, InputError
 from trtkit.findings import Finding, refuse_errors
 from trtkit.launch.files import SERVE
 from trtkit.pipeline.engine_backend import choose_backend, engine_job, find_tools
@@ -31,6 +31,7 @@ from trtkit.pipeline.stages import (
     StageName,
     conversion_options,
     engine_spec,
+    find_calibrations,
     gpu_sm,
     plan_stages,
 )
@@ -106,7 +107,7 @@ def prepare(
         for role, model in config.models.items()
     }
     sm = gpu_sm(config, machine.sm if resolved.backend == "engine" else None)
-    return BuildRequest(resolved, out, inputs, sm), findings
+    return BuildRequest(resolved, out, inputs, sm, find_calibrations(resolved, out)), findings
 
 
 def _is_about_absent_weights(finding: Finding) -> bool:
@@ -173,15 +174,30 @@ def _engine_runners(
 def _conversion(
     role: str, request: BuildRequest, findings: list[Finding], on_progress: OnProgress
 ) -> Callable[[Path], None]:
-    options = conversion_options(request.config.models[role], request.config)
+    options = conversion_options(request.config.models[role], request.config, request.calibrations.get(role))
 
     def renamed(event: Progress) -> None:
         on_progress(Progress(f"convert {role}", event.done, event.total, event.unit))
 
     def run(scratch: Path) -> None:
-        findings.extend(convert_checkpoint(request.inputs[role].folder, scratch, options, renamed).findings)
+        try:
+            findings.extend(convert_checkpoint(request.inputs[role].folder, scratch, options, renamed).findings)
+        except InputError as error:
+            raise _calibration_error(error, role, request) from None
 
     return run
+
+
+def _calibration_error(error: InputError, role: str, request: BuildRequest) -> InputError:
+    """The error with a fix in the words of a build, where a calibration is what it lacks."""
+    if error.code != "CONV-CALIBRATION" or role in request.calibrations:
+        return error
+    return InputError(
+        f"the {role} is to be quantised to {request.config.models[role].quantization}, and nothing measured its inputs",
+        f"run `trtkit calibrate` on the same YAML with --out {request.out / 'calibration'}, then build again",
+        code="CONV-CALIBRATION",
+        where=f"{role}.quantization",
+    )
 
 
 def _reference_engine(role: str, request: BuildRequest) -> Callable[[Path], None]:

@@ -1,12 +1,12 @@
 """The stages of a build as data: what each reads, writes and depends on. Pure; runs nothing."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from trtkit import __version__
-from trtkit.artifacts import key_of
+from trtkit.artifacts import key_of, sha256_of
 from trtkit.config.schema import BuildConfig, DraftTarget, Model
 from trtkit.conversion.options import ConversionOptions
 from trtkit.engines.release import Release, find_release
@@ -34,12 +34,14 @@ class BuildRequest:
     """Everything that decides what a build writes. config.backend is resolved: it is not "auto".
 
     sm: of the GPU that engines are built on and for; None when neither the YAML nor this machine names one.
+    calibrations: role -> the file that `trtkit calibrate` wrote, for the roles that have one.
     """
 
     config: BuildConfig
     out: Path
     inputs: Mapping[str, CheckpointInput]
     sm: int | None = None
+    calibrations: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def release(self) -> Release:
@@ -55,7 +57,13 @@ class BuildRequest:
         return release
 
 
-def conversion_options(model: Model, config: BuildConfig) -> ConversionOptions:
+def find_calibrations(config: BuildConfig, out: Path) -> dict[str, Path]:
+    """What `trtkit calibrate` left in a build directory."""
+    files = {role: out / "calibration" / role / "calibration.json" for role in config.models}
+    return {role: file for role, file in files.items() if file.is_file()}
+
+
+def conversion_options(model: Model, config: BuildConfig, calibration: Path | None = None) -> ConversionOptions:
     """How one checkpoint of the config is converted."""
     return ConversionOptions(
         dtype=model.dtype,
@@ -64,6 +72,7 @@ def conversion_options(model: Model, config: BuildConfig) -> ConversionOptions:
         expert_parallel=model.expert_parallel,
         quantization=model.quantization,
         kv_cache_dtype=config.kv_cache.dtype,
+        calibration=calibration,
     )
 
 
@@ -120,10 +129,10 @@ def _add_engines(request: BuildRequest, add: Callable[..., str]) -> list[str]:
     config, out = request.config, request.out
     converted = {}
     for role, model in config.models.items():
-        options = conversion_options(model, config)
-        source = request.inputs[role].digest
-        folder = out / "checkpoints" / role
-        converted[role] = add(f"convert {role}", "convert", folder, source=source, options=repr(options))
+        decides = {"source": request.inputs[role].digest, "options": repr(conversion_options(model, config))}
+        if role in request.calibrations:
+            decides["calibration"] = sha256_of(request.calibrations[role])
+        converted[role] = add(f"convert {role}", "convert", out / "checkpoints" / role, **decides)
     return [
         add(
             f"engine {role}",

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 from tiny import tiny_checkpoint, tiny_tokenizer
 from trtkit.builds import SCHEMA
@@ -21,18 +22,18 @@ MAX_DRAFT_LEN = 4
 MAX_SEQ_LEN = 160
 
 
-def tiny_config(*, draft: bool = True, streaming: bool = True, max_draft_len: int = MAX_DRAFT_LEN) -> BuildConfig:
-    """The configuration of a tiny build; nothing in it points at files."""
-    document = {
+def tiny_config(*, draft: bool = True, adaptive: bool = False, **sections: Any) -> BuildConfig:
+    """The configuration of a tiny build; nothing in it points at files. `sections` are keys of the YAML."""
+    document: dict[str, Any] = {
         "name": "tiny",
         "backend": "reference",
         "target": {"checkpoint": "target", "dtype": "float32"},
         "limits": {"max_batch_size": 4, "max_input_len": 96, "max_output_len": MAX_SEQ_LEN - 96},
-        "serving": {"streaming": streaming},
+        **sections,
     }
     if draft:
         document["draft"] = {"checkpoint": "draft", "dtype": "float32"}
-        document["speculation"] = {"kind": "draft_target", "max_draft_len": max_draft_len}
+        document["speculation"] = {"kind": "draft_target", "max_draft_len": MAX_DRAFT_LEN, "adaptive": adaptive}
     return parse_config(document, where="tiny")
 
 

@@ -168,6 +168,21 @@ def test_the_bls_model_knows_the_builds_choices(changes: dict[str, Any], key: st
     assert parameters(render(config(**changes)), "tensorrt_llm_bls")[key] == value
 
 
+def test_rolling_sinks_reach_the_bls_model_and_evict_whole_blocks() -> None:
+    sinks = {"sink_tokens": 4, "window_tokens": 1020}
+    written = parameters(render(config(attention_sinks=sinks)), "tensorrt_llm_bls")
+    assert (written["sink_tokens"], written["window_tokens"], written["evict_tokens"]) == ("4", "1020", "224")
+    chosen = parameters(render(config(attention_sinks={**sinks, "evict_tokens": 100})), "tensorrt_llm_bls")
+    assert chosen["evict_tokens"] == "100"
+    assert "window_tokens" not in parameters(render(config()), "tensorrt_llm_bls")
+
+
+@pytest.mark.parametrize("window_tokens", [4, 5000])
+def test_a_window_that_no_request_fits_into_is_refused(window_tokens: int) -> None:
+    with pytest.raises(InputError, match="SINK-WINDOW"):
+        render(config(attention_sinks={"sink_tokens": 4, "window_tokens": window_tokens}))
+
+
 def test_several_end_ids_are_all_written() -> None:
     files = render_repository(config(), engines(config()), TokenIds((2, 7), 0))
     for model in ("preprocessing", "tensorrt_llm_bls"):

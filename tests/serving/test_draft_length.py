@@ -6,6 +6,14 @@ from trtkit.serving.draft_length import AdaptiveDraftLength
 DRAFT_NS, VERIFY_NS, PLAIN_NS = 1_000, 10_000, 9_000
 
 
+def measured(max_draft_len: int, **options: int) -> AdaptiveDraftLength:
+    """One that has prefilled and knows how fast the target is alone."""
+    length = AdaptiveDraftLength(max_draft_len, **options)
+    length.observe_plain(1, 100 * PLAIN_NS)
+    length.observe_plain(8, 8 * PLAIN_NS)
+    return length
+
+
 def observe(length: AdaptiveDraftLength, drafted: int, accepted: int, times: int = 1) -> None:
     for _ in range(times):
         outcome = Acceptance(drafted, tuple(range(accepted + 1)))
@@ -17,19 +25,20 @@ def test_it_begins_with_the_maximum() -> None:
 
 
 def test_accepted_drafts_keep_it_at_the_maximum() -> None:
-    length = AdaptiveDraftLength(5)
+    length = measured(5)
     observe(length, 5, 5, times=10)
     assert length.next() == 5
 
 
 def test_rejected_drafts_switch_it_off() -> None:
-    length = AdaptiveDraftLength(5)
+    length = measured(5)
     observe(length, 5, 0, times=20)
+    length.next()  # the probe that follows a stretch without drafts
     assert length.next() == 0
 
 
 def test_in_between_it_chooses_a_length_in_between() -> None:
-    length = AdaptiveDraftLength(8)
+    length = measured(8)
     observe(length, 8, 1, times=10)
     assert 0 < length.next() < 8
 
@@ -44,7 +53,7 @@ def test_a_slow_draft_is_switched_off_although_half_of_it_is_accepted() -> None:
 
 
 def test_while_it_is_off_one_short_draft_follows_every_stretch() -> None:
-    length = AdaptiveDraftLength(5, probe_tokens=16)
+    length = measured(5, probe_tokens=16)
     observe(length, 5, 0, times=20)
     length.observe_plain(16, 16 * PLAIN_NS)
     assert length.plain_tokens() == 16
@@ -52,7 +61,7 @@ def test_while_it_is_off_one_short_draft_follows_every_stretch() -> None:
 
 
 def test_it_comes_back_when_probes_are_accepted() -> None:
-    length = AdaptiveDraftLength(5)
+    length = measured(5)
     observe(length, 5, 0, times=20)
     for _ in range(20):
         length.observe_plain(32, 32 * PLAIN_NS)
@@ -65,4 +74,6 @@ def test_the_prefill_of_the_prompt_is_not_taken_for_the_time_of_a_step() -> None
     length = AdaptiveDraftLength(4)
     length.observe_draft(Acceptance(4, (1, 2, 3)), 4_000 * DRAFT_NS, 2 * VERIFY_NS)
     observe(length, 4, 2)
-    assert length.next() > 0
+    assert (length.next(), length.plain_tokens()) == (0, 8), "a first short stretch without drafts"
+    length.observe_plain(8, 8 * PLAIN_NS)
+    assert length.next() > 1

@@ -44,6 +44,7 @@ class Figures:
     acceptance_rate: float
     draft_time_ms: float
     target_time_ms: float
+    num_evicted_tokens: int = 0
     num_reused_blocks: int | None = None
 
 

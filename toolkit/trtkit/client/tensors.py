@@ -15,6 +15,7 @@ _FIGURES = {
     "num_draft_tokens": "total_draft_tokens",
     "num_accepted_tokens": "total_accepted_draft_tokens",
     "acceptance_rate": "acceptance_rate",
+    "num_evicted_tokens": "num_evicted_tokens",
 }
 
 

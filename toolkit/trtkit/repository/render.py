@@ -81,6 +81,17 @@ def _refuse_unserved(config: BuildConfig, engines: Mapping[str, EngineInfo]) -> 
             "build every engine of the config first",
             code="REPO-ENGINES",
         )
+    sinks, longest = config.attention_sinks, config.limits.max_input_len
+    if sinks is not None and sinks.strategy == "rolling":
+        shown = sinks.sink_tokens + sinks.window_tokens
+        if shown > longest or sinks.window_tokens <= config.max_draft_len:
+            raise InputError(
+                f"sinks and window are {shown} tokens; they must fit into max_input_len {longest}, and the window must"
+                f" be longer than max_draft_len {config.max_draft_len}",
+                "choose another window_tokens, or a larger limits.max_input_len",
+                code="SINK-WINDOW",
+                where="attention_sinks.window_tokens",
+            )
     built = engines["target"].spec.max_draft_len
     if config.max_draft_len > built:
         raise InputError(
@@ -142,10 +153,25 @@ def _bls_parameters(config: BuildConfig, ids: Mapping[str, str], *, speculates: 
         "exclude_input_in_output": "false",
         "max_input_len": str(config.limits.max_input_len),
         "max_seq_len": str(config.limits.max_seq_len),
+        **_rolling_parameters(config),
         "max_concurrency": str(max(64, 4 * config.limits.max_batch_size)),
         "cancellation_check_period_ms": "100",
         "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
         **ids,
+    }
+
+
+def _rolling_parameters(config: BuildConfig) -> dict[str, str]:
+    """Sinks that the BLS model keeps; by default a quarter of the window goes at once, in whole blocks."""
+    sinks = config.attention_sinks
+    if sinks is None or sinks.strategy != "rolling":
+        return {}
+    quarter = sinks.window_tokens // 4
+    whole_blocks = quarter - quarter % config.kv_cache.block_size
+    return {
+        "sink_tokens": str(sinks.sink_tokens),
+        "window_tokens": str(sinks.window_tokens),
+        "evict_tokens": str(sinks.evict_tokens or whole_blocks or max(1, quarter)),
     }
 
 

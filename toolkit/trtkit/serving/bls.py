@@ -107,6 +107,7 @@ class DraftTarget:
             end_ids=request.end_ids,
             min_new_tokens=request.min_tokens,
             sampling=request.sampling,
+            rolling=self._defaults.rolling,
         )
         drafts = request.max_draft_len > 0
         draft = self._llm(self._draft_name, request) if drafts else None
@@ -141,6 +142,7 @@ def _final_outputs(run: DraftTargetRun, num_prompt_tokens: int) -> dict[str, Arr
         "num_input_tokens": num_prompt_tokens,
         "num_output_tokens": len(run.token_ids),
         "num_target_passes": run.num_target_passes,
+        "num_evicted_tokens": run.num_evicted_tokens,
         "acceptance_rate": summary.acceptance_rate or 0.0,
         "total_accepted_draft_tokens": summary.num_accepted_tokens,
         "total_draft_tokens": summary.num_draft_tokens,

@@ -7,6 +7,7 @@ from typing import Any
 
 from trtkit.errors import RequestError
 from trtkit.serving.arguments import ModelArguments
+from trtkit.serving.context import RollingWindow
 from trtkit.serving.contract import CLIENT_NAMES
 from trtkit.serving.inputs import Inputs
 from trtkit.serving.tensor import ModelContract
@@ -46,6 +47,7 @@ class BuildDefaults:
     max_input_len: int
     max_seq_len: int
     excludes_prompt: bool
+    rolling: RollingWindow | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ def read_defaults(arguments: ModelArguments) -> BuildDefaults:
         max_input_len=arguments.number("max_input_len"),
         max_seq_len=arguments.number("max_seq_len"),
         excludes_prompt=arguments.flag("exclude_input_in_output", default=False),
+        rolling=_rolling(arguments),
     )
 
 
@@ -125,13 +128,19 @@ def refuse_too_long(num_prompt_tokens: int, max_tokens: int, defaults: BuildDefa
             "shorten it, or build with a larger limits.max_input_len",
             code="REQ-LENGTH",
         )
-    if num_prompt_tokens + max_tokens > defaults.max_seq_len:
+    if defaults.rolling is None and num_prompt_tokens + max_tokens > defaults.max_seq_len:
         raise RequestError(
             f"input max_tokens: {num_prompt_tokens} prompt tokens and {max_tokens} new ones exceed"
             f" {defaults.max_seq_len}, the sum of max_input_len and max_output_len",
             f"ask for at most {defaults.max_seq_len - num_prompt_tokens}, or build with larger limits",
             code="REQ-LENGTH",
         )
+
+
+def _rolling(arguments: ModelArguments) -> RollingWindow | None:
+    if not arguments.parameter("window_tokens", ""):
+        return None
+    return RollingWindow(*(arguments.number(key) for key in ("sink_tokens", "window_tokens", "evict_tokens")))
 
 
 def _refuse_unserved(inputs: Inputs) -> None:

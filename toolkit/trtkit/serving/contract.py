@@ -170,7 +170,7 @@ _BLS = ModelContract(
         *_CLIENT_OUTPUTS,
         *required("INT32", "output_ids", -1),
         *required("STRING", "finish_reason", 1),
-        *required("INT32", "num_input_tokens num_output_tokens num_target_passes", 1),
+        *required("INT32", "num_input_tokens num_output_tokens num_target_passes num_evicted_tokens", 1),
         *required("INT64", "draft_time_ns target_time_ns", 1),
     ),
 )

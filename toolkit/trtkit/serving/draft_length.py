@@ -47,14 +47,17 @@ class FixedDraftLength:
         """Nothing to learn."""
 
 
+_FIRST_STRETCH_TOKENS = 8
+
+
 class AdaptiveDraftLength:
     """Chooses the length with the lowest expected time per token, down to 0 and back.
 
     With a as the chance that one draft token is accepted, a step with K drafts yields (1 - a**(K+1)) / (1 - a) tokens
     (Leviathan et al. 2023, eq. 1) and takes K drafts and one verification. Time per draft token, per verification and
     per token of the target alone are moving averages of what was measured in this answer, without its first step, which
-    computes the whole prompt. While drafting is off, one step with a single draft token follows every `probe_tokens`
-    tokens, so that a text that became easier is noticed.
+    computes the whole prompt. A short stretch without drafts is measured once. While drafting is off, one step with a
+    single draft token follows every `probe_tokens` tokens, so that a text that became easier is noticed.
     """
 
     def __init__(self, max_draft_len: int, *, probe_tokens: int = 32, memory: float = 0.8) -> None:
@@ -72,6 +75,8 @@ class AdaptiveDraftLength:
         """The best length under what is known; the maximum before anything was measured."""
         if self._verify_ns.value is None:
             return self._max_draft_len
+        if self._plain_ns.value is None:
+            return 0
         best = self._best()
         if best == 0 and self._probe_is_due:
             self._probe_is_due = False
@@ -79,8 +84,8 @@ class AdaptiveDraftLength:
         return best
 
     def plain_tokens(self) -> int | None:
-        """A stretch short enough that drafting can come back."""
-        return self._probe_tokens
+        """A stretch short enough that drafting can come back, and the first one just long enough to be measured."""
+        return self._probe_tokens if self._plain_ns.value is not None else _FIRST_STRETCH_TOKENS
 
     def observe_draft(self, outcome: Acceptance, draft_ns: int, target_ns: int) -> None:
         """Update chances and times. Tokens after a rejection say nothing about their own chance."""
@@ -104,13 +109,11 @@ class AdaptiveDraftLength:
         return min(lengths, key=self._expected_ns_per_token)
 
     def _expected_ns_per_token(self, max_draft_len: int) -> float:
-        # Before the target has decoded alone, a verification is the best guess for one of its own tokens.
-        verify_ns = self._verify_ns.value or 0.0
         if max_draft_len == 0:
-            return self._plain_ns.value if self._plain_ns.value is not None else verify_ns
+            return self._plain_ns.value or 0.0
         accept = min(self._accept.value or 0.0, 0.999)
         tokens = (1 - accept ** (max_draft_len + 1)) / (1 - accept)
-        return (max_draft_len * (self._draft_ns.value or 0.0) + verify_ns) / tokens
+        return (max_draft_len * (self._draft_ns.value or 0.0) + (self._verify_ns.value or 0.0)) / tokens
 
 
 class _Average:

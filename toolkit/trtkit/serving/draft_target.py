@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from trtkit.acceptance import Acceptance
+from trtkit.serving.context import Context, RollingWindow
 from trtkit.serving.draft_length import DraftLength
 
 FinishReason = Literal["length", "end_id", "stop_words", "cancelled"]
@@ -26,6 +27,7 @@ class LlmCall:
     min_new_tokens: int = 0
     streaming: bool = False
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    num_evicted_tokens: int = 0
 
 
 class Llm(Protocol):
@@ -42,7 +44,7 @@ class Llm(Protocol):
 
 @dataclass(frozen=True)
 class Generation:
-    """What one answer is made of. Any of end_ids ends it and is not part of it."""
+    """What one answer is made of. Any of end_ids ends it and is no part of it; rolling bounds what models are shown."""
 
     request_id: str
     prompt_ids: tuple[int, ...]
@@ -50,6 +52,7 @@ class Generation:
     end_ids: tuple[int, ...] = ()
     min_new_tokens: int = 0
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    rolling: RollingWindow | None = None
 
 
 class DraftTargetRun:
@@ -74,12 +77,18 @@ class DraftTargetRun:
         self._draft_length = draft_length
         self._clock_ns = clock_ns
         self._num_calls = 0
+        self._context = Context(generation.prompt_ids, generation.rolling)
         self.token_ids: list[int] = []
         self.outcomes: list[Acceptance] = []
         self.num_target_passes = 0
         self.draft_time_ns = 0
         self.target_time_ns = 0
         self.finish_reason: FinishReason | None = None
+
+    @property
+    def num_evicted_tokens(self) -> int:
+        """Tokens that the rolling window dropped."""
+        return self._context.num_evicted_tokens
 
     def stop(self, reason: FinishReason) -> None:
         """End the run at the step that is under way; models that are still generating are told so."""
@@ -118,6 +127,8 @@ class DraftTargetRun:
     def _propose(self, max_draft_len: int) -> tuple[int, ...]:
         """The draft's continuation, cut before an end id; may be empty."""
         assert self._draft is not None
+        # Room for the verification too: draft and target must be shown the same tokens.
+        self._context.make_room(max_draft_len + 1)
         call = self._call(max_draft_len)
         proposed = [token for tokens in self._draft.generate(call) for token in tokens]
         return self._before_end(tuple(proposed[:max_draft_len]))
@@ -131,6 +142,7 @@ class DraftTargetRun:
     def _decode(self) -> Iterator[tuple[int, ...]]:
         """The target alone, for as many tokens as the draft length asks for before it is consulted again."""
         wanted = min(self._draft_length.plain_tokens() or self._remaining(), self._remaining())
+        wanted = self._context.room_tokens(wanted)
         call = self._call(wanted, streaming=True)
         started_ns, num_tokens, told = self._clock_ns(), 0, False
         for tokens in self._target.generate(call):
@@ -152,18 +164,20 @@ class DraftTargetRun:
         generation = self._generation
         return LlmCall(
             request_id=f"{generation.request_id}-{self._num_calls}",
-            prompt_ids=(*generation.prompt_ids, *self.token_ids),
+            prompt_ids=self._context.make_room(max_new_tokens),
             max_new_tokens=max_new_tokens,
             draft_ids=draft_ids,
             min_new_tokens=max(0, generation.min_new_tokens - len(self.token_ids)),
             streaming=streaming,
             sampling=generation.sampling,
+            num_evicted_tokens=self._context.num_evicted_tokens,
         )
 
     def _keep(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """Append confirmed tokens up to an end id or the budget, and note why the answer is over."""
         kept = self._before_end(tuple(tokens))[: self._remaining()]
         self.token_ids.extend(kept)
+        self._context.append(kept)
         if len(kept) < len(tokens) and tokens[len(kept)] in self._generation.end_ids:
             self.stop("end_id")
         elif self._remaining() == 0:

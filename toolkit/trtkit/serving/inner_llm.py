@@ -15,6 +15,7 @@ from trtkit.serving.draft_target import LlmCall
 from trtkit.serving.kserve import Connection, ResponseStream, array_of, request_message
 from trtkit.serving.tensor import Array, ModelContract, Outputs
 
+_SEED_STRIDE = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: neighbouring counts give seeds far apart
 _CACHE_FIGURES = ("kv_cache_alloc_new_blocks", "kv_cache_reused_blocks", "kv_cache_alloc_total_blocks")
 
 
@@ -30,7 +31,9 @@ class InnerLlm:
     ) -> None:
         self._connection = connection
         self._contract = contract
-        self._min_tokens = "min_tokens" if any(t.name == "min_tokens" for t in contract.inputs) else "min_length"
+        names = {tensor.name for tensor in contract.inputs}
+        self._min_tokens = "min_tokens" if "min_tokens" in names else "min_length"
+        self._seed_name = "seed" if "seed" in names else "random_seed"
         self._decoupled = decoupled
         self._ends = {"end_id": end_id, "pad_id": pad_id}
         self._under_way: dict[str, ResponseStream] = {}
@@ -49,6 +52,7 @@ class InnerLlm:
             self._min_tokens: call.min_new_tokens or None,
             **self._ends,
             **call.sampling,
+            **self._seed(call),
         }
         responses = self._connection.stream(request_message(self._contract, values, request_id=call.request_id))
         with self._changing:
@@ -68,6 +72,13 @@ class InnerLlm:
             responses = self._under_way.get(request_id)
         if responses is not None:
             responses.cancel()
+
+    def _seed(self, call: LlmCall) -> dict[str, int]:
+        """After an eviction positions repeat, and with them the random numbers of a seed: give each stretch its own."""
+        if not call.num_evicted_tokens:
+            return {}
+        seed = int(np.asarray(call.sampling.get(self._seed_name, 0)).reshape(-1)[0])
+        return {self._seed_name: (seed + call.num_evicted_tokens * _SEED_STRIDE) % 2**64}
 
     def _note_cache(self, outputs: Outputs) -> None:
         if not self.cache_figures:

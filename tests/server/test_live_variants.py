@@ -1,0 +1,74 @@
+"""Real servers on other kinds of builds: not decoupled, without a draft, adaptive, with rolling sinks."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from kserve import kserve_stream
+from tiny_build import tiny_build, tiny_config
+from trtkit.client.completion import Completion, collect
+from trtkit.client.request import GenerateRequest
+from trtkit.client.triton_client import TritonClient
+from trtkit.config.schema import BuildConfig
+from trtkit.errors import RequestError
+from trtkit.server.launch import ServerOptions
+from trtkit.server.triton_server import TritonServer
+
+pytestmark = pytest.mark.tritonserver
+
+
+@contextmanager
+def served(
+    folder: Path, config: BuildConfig, *, same_draft: bool = False
+) -> Iterator[tuple[TritonServer, TritonClient]]:
+    build = tiny_build(folder, config, same_draft=same_draft)
+    with TritonServer(build, options=ServerOptions(load_timeout_s=60, num_threads=1)) as server:
+        with TritonClient(server.endpoints.grpc) as client:
+            yield server, client
+
+
+def ask(client: TritonClient, max_tokens: int, **options: object) -> Completion:
+    return collect(client.generate(GenerateRequest("hello", max_tokens, deadline_s=60, **options)), lambda _: None)  # type: ignore[arg-type]
+
+
+def test_models_that_are_not_decoupled_answer_whole(client: TritonClient, tmp_path: Path) -> None:
+    expected = ask(client, 20).token_ids
+    with served(tmp_path, tiny_config(serving={"streaming": False})) as (server, whole):
+        for num_draft_tokens in (0, 4):
+            assert ask(whole, 20, stream=False, num_draft_tokens=num_draft_tokens).token_ids == expected
+        with pytest.raises(RequestError, match="REQ-STREAMING"):
+            ask(whole, 20, stream=True)
+        with kserve_stream(server.endpoints.grpc) as stream:
+            request = {"text_input": ("BYTES", [[b"hello"]]), "max_tokens": ("INT32", [[20]])}
+            assert len(stream.ask("ensemble", **request)) == 1
+
+
+def test_a_build_without_a_draft_refuses_drafts_and_answers(client: TritonClient, tmp_path: Path) -> None:
+    expected = ask(client, 20).token_ids
+    with served(tmp_path, tiny_config(draft=False)) as (_, alone):
+        assert ask(alone, 20).token_ids == expected
+        with pytest.raises(RequestError, match="the build has no draft"):
+            ask(alone, 20, num_draft_tokens=2)
+
+
+def test_an_adaptive_build_changes_its_draft_length_and_no_token(client: TritonClient, tmp_path: Path) -> None:
+    expected = ask(client, 100, num_draft_tokens=4)
+    with served(tmp_path, tiny_config(adaptive=True)) as (_, adaptive):
+        answer = ask(adaptive, 100)
+        fixed = ask(adaptive, 100, num_draft_tokens=4)
+    assert answer.token_ids == fixed.token_ids == expected.token_ids
+    assert 0 < answer.figures.num_draft_tokens < fixed.figures.num_draft_tokens
+
+
+def test_rolling_sinks_answer_far_beyond_the_window(tmp_path: Path) -> None:
+    sinks = {"sink_tokens": 4, "window_tokens": 60, "evict_tokens": 16}
+    with served(tmp_path, tiny_config(attention_sinks=sinks)) as (_, client):
+        speculating, alone = (ask(client, 600, num_draft_tokens=count) for count in (4, 0))
+        cached = ask(client, 40, wants_cache_figures=True).figures
+    for answer in (speculating, alone):
+        assert len(answer.token_ids) == 600
+        assert answer.figures.num_evicted_tokens >= 600 - 64
+    # Both are shown the same tokens until the first eviction, which speculation reaches a little earlier.
+    assert speculating.token_ids[:48] == alone.token_ids[:48]
+    assert cached.num_reused_blocks is not None

@@ -1,6 +1,8 @@
 """Parity and bench over the wire: a tiny pair behind a real Triton server, driven through the command line."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -109,6 +111,14 @@ def test_an_impossible_request_is_one_message_and_an_exit_code(arguments: list[s
     result = trtkit(*arguments)
     assert (result.exit_code, said in result.stderr) == (exit_code, True), result.stderr
     assert "Fix: " in result.stderr and "Traceback" not in result.stderr
+
+
+def test_without_the_libraries_of_the_oracle_a_record_is_asked_for(build: Build) -> None:
+    hidden = "import sys; sys.modules['torch'] = sys.modules['transformers'] = None; "
+    run = f"from trtkit.cli.main import cli; cli(['parity', 'record', {str(build.folder)!r}, '--limit', '9'])"
+    done = subprocess.run([sys.executable, "-P", "-c", hidden + run], capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (3, False), done.stderr
+    assert "torch and transformers" in done.stderr and "--record" in done.stderr
 
 
 def test_longer_answers_than_recorded_are_refused_for_a_given_record(build: Build) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from trtkit.errors import InputError
-from trtkit.evaluate.prompts import GROUPS, Prompt, choose_prompts, groups_of, read_prompts, shipped_prompts
+from trtkit.evaluate.prompts import GROUPS, Prompt, choose_prompts, read_prompts, shipped_prompts
 
 
 def test_the_shipped_suites_hold_at_least_24_prompts_with_distinct_names() -> None:
@@ -14,7 +14,7 @@ def test_the_shipped_suites_hold_at_least_24_prompts_with_distinct_names() -> No
 
 
 def test_the_first_few_prompts_hold_one_of_every_group() -> None:
-    assert groups_of(choose_prompts(None, len(GROUPS))) == list(GROUPS)
+    assert [prompt.group for prompt in choose_prompts(None, len(GROUPS))] == list(GROUPS)
 
 
 def test_a_text_file_holds_one_prompt_a_line_and_blank_lines_are_no_prompts(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from rich.text import Text
 from trtkit.builds import open_build
 from trtkit.cli.output import Output, with_output
 from trtkit.evaluate.deployment import parse_target
+from trtkit.evaluate.libraries import require_oracle_libraries
 from trtkit.evaluate.parity_run import CheckOptions, check_parity, refuse_difference
 from trtkit.evaluate.record import ParityRecord
 from trtkit.evaluate.record_choice import PromptChoice, record_build
@@ -100,6 +101,7 @@ def checkpoint(output: Output, build: Path, prompts: Path | None, limit: int, ro
     Names the first part of the first layer whose output rounding does not explain, and exits with 1.
     """
     # torch is imported here, so that --help and check do without it.
+    require_oracle_libraries()
     from trtkit.evaluate.checkpoint_run import compare_checkpoint, refuse_fault
 
     choice = PromptChoice(prompts, limit)

@@ -17,8 +17,9 @@ from trtkit.errors import DifferenceError, InputError
 from trtkit.evaluate.baseline import baseline_of, compare, read_baseline
 from trtkit.evaluate.bench import BenchPlan, Mode, plan_loads, run_bench
 from trtkit.evaluate.bench_plot import plot_bench
-from trtkit.evaluate.deployment import Target, open_endpoint
+from trtkit.evaluate.deployment import Target, open_endpoint, refuse_drafts_without_draft
 from trtkit.evaluate.endpoint import Endpoint
+from trtkit.evaluate.libraries import require_oracle_libraries
 from trtkit.evaluate.prompts import Prompt
 from trtkit.evaluate.record_choice import PromptChoice
 from trtkit.evaluate.reports.bench_document import BenchContext, bench_document
@@ -116,14 +117,11 @@ def regression_line(regression: dict[str, Any]) -> str:
 
 
 def _refuse_unfit(target: Target, options: BenchOptions) -> None:
-    build = target.build
-    if options.with_oracle and build is None:
+    if options.with_oracle and target.build is None:
         raise InputError(
             "transformers cannot be measured for a URL", "give the build directory, or leave --oracle out", code="BENCH"
         )
-    speculates = any(options.draft_lens)
-    if speculates and build is not None and build.config.draft is None:
-        raise InputError(f"{target.name} has no draft", "leave --draft-len out, or build with a draft", code="BENCH")
+    refuse_drafts_without_draft(target, options.draft_lens)
 
 
 def _texts(target: Target, options: BenchOptions) -> tuple[str, ...]:
@@ -138,6 +136,7 @@ def _texts(target: Target, options: BenchOptions) -> tuple[str, ...]:
 
 
 def _rendered(build: Build, prompts: list[Prompt]) -> list[str]:
+    require_oracle_libraries()
     # transformers takes a second to import; --help and a URL do without it.
     from trtkit.evaluate.encoding import PromptEncoder
     from trtkit.evaluate.recording import encode_prompts

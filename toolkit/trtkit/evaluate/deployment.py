@@ -1,6 +1,6 @@
 """From what the user names, a build directory or a URL, to an endpoint that answers. Knows servers, no prompts."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,12 @@ def parse_target(text: str) -> Target:
     if "://" in text:
         raise InputError(f"{text} has a scheme that is not served", "write grpc://host:port", code="URL")
     return Target(text, build=open_build(Path(text)))
+
+
+def refuse_drafts_without_draft(target: Target, draft_lens: Sequence[int]) -> None:
+    """Raise InputError when drafts are asked for of a build that has no draft model."""
+    if any(draft_lens) and target.build is not None and target.build.config.draft is None:
+        raise InputError(f"{target.name} has no draft", "leave --draft-len out, or build with a draft", code="NO-DRAFT")
 
 
 @contextmanager

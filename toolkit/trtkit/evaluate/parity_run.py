@@ -13,8 +13,9 @@ from trtkit.artifacts import disk_error, write_text
 from trtkit.builds import Build
 from trtkit.errors import DifferenceError, InputError
 from trtkit.evaluate.check import CheckResult, CheckRun, plan_requests
-from trtkit.evaluate.deployment import Target, open_endpoint
+from trtkit.evaluate.deployment import Target, open_endpoint, refuse_drafts_without_draft
 from trtkit.evaluate.endpoint import Endpoint
+from trtkit.evaluate.libraries import require_oracle_libraries
 from trtkit.evaluate.parity import Referee
 from trtkit.evaluate.record import ParityRecord
 from trtkit.evaluate.record_choice import Expectation, PromptChoice, expect_of_build, expect_of_file
@@ -144,6 +145,7 @@ def _endpoint(
         return
     if target.build is None:
         raise InputError(f"{target.name} is a server", "give the build directory to execute it here", code="URL")
+    require_oracle_libraries()
     from trtkit.evaluate.reference_endpoint import ReferenceEndpoint, load_models
 
     yield ReferenceEndpoint(load_models(target.build, end_ids), clock_ns)
@@ -158,6 +160,7 @@ def _out(target: Target, options: CheckOptions) -> Path:
 def _follow(
     result: CheckResult, expected: Expectation, build: Build, referee: Referee, on_progress: OnProgress
 ) -> CheckResult:
+    require_oracle_libraries()
     from trtkit.evaluate.oracle import Oracle
     from trtkit.evaluate.replay import follow_near_ties
 
@@ -187,6 +190,7 @@ def _concurrency(target: Target) -> int:
 def _draft_lens(target: Target, options: CheckOptions) -> tuple[int | None, ...]:
     """Speculation off, and on where the deployment can: with the build's draft length, or as the server has it."""
     if options.draft_lens:
+        refuse_drafts_without_draft(target, options.draft_lens)
         return tuple(dict.fromkeys(options.draft_lens))
     if target.build is None:
         return (0, None)

@@ -1,7 +1,7 @@
 """The prompts that parity and bench use: the shipped suites and users' files. Knows text, no tokenizer and no model."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib import resources
 from itertools import zip_longest
@@ -108,8 +108,3 @@ def _refuse_duplicates(prompts: Iterable[Prompt], where: str) -> None:
         if prompt.name in seen:
             raise InputError(f"two prompts are named {prompt.name}", "rename one", code="PROMPTS", where=where)
         seen.add(prompt.name)
-
-
-def groups_of(prompts: Sequence[Prompt]) -> list[str]:
-    """The groups, in order of appearance."""
-    return list(dict.fromkeys(prompt.group for prompt in prompts))

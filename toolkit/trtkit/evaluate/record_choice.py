@@ -6,6 +6,7 @@ from pathlib import Path
 from trtkit.builds import Build
 from trtkit.checkpoints.stop_ids import read_stop_ids
 from trtkit.errors import InputError
+from trtkit.evaluate.libraries import require_oracle_libraries
 from trtkit.evaluate.prompts import Prompt, choose_prompts
 from trtkit.evaluate.record import ParityRecord, RecordedAnswer, read_record
 from trtkit.evaluate.sources import unchanged_source
@@ -56,7 +57,8 @@ def record_build(
     on_progress: OnProgress = silent,
 ) -> ParityRecord:
     """Ask the oracle on the build's original target checkpoint; answers that are recorded already are kept."""
-    # torch and transformers take seconds to import; a check with a complete record needs neither.
+    require_oracle_libraries()
+    # They take seconds to import; a check with a complete record needs neither.
     from trtkit.evaluate.encoding import PromptEncoder
     from trtkit.evaluate.oracle import Oracle
     from trtkit.evaluate.recording import RecordRequest, make_record

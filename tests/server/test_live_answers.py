@@ -1,6 +1,9 @@
 """A real server on a tiny build: every way to ask gives the engine's own tokens."""
 
+import re
 import threading
+import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -229,3 +232,33 @@ def test_nvidias_stop_request_ends_the_answer_with_its_id(server: TritonServer) 
         assert other.ask("tensorrt_llm", "mine", **request, **stop) == []
         tokens += [token for response in responses for token in response["output_ids"][0][0]]
     assert len(tokens) < 150
+
+
+def test_counters_of_drafts_and_cache_stand_beside_tritons_own(client: TritonClient, server: TritonServer) -> None:
+    before = counters(server)
+    figures = ask(client, "a prompt for the counters").figures
+    after = counters(server)
+    grown = {name: after[name] - before.get(name, 0) for name in after}
+    bls = "tensorrt_llm_bls"
+    assert grown["trtkit_answers", bls] == 1
+    assert grown["trtkit_output_tokens", bls] == figures.num_output_tokens
+    assert grown["trtkit_draft_tokens", bls] == figures.num_draft_tokens
+    assert grown["trtkit_accepted_draft_tokens", bls] == figures.num_accepted_tokens
+    assert grown["trtkit_engine_requests", "tensorrt_llm"] == figures.num_target_passes
+    assert 0 < grown["trtkit_engine_reused_tokens", "tensorrt_llm"]
+    assert grown["trtkit_engine_reused_tokens", "tensorrt_llm"] < grown["trtkit_engine_prompt_tokens", "tensorrt_llm"]
+
+
+def counters(server: TritonServer) -> dict[tuple[str, str], float]:
+    """trtkit's counters once no answer is under way: they are added to just after an answer was sent."""
+    url = f"http://{server.endpoints.host}:{server.endpoints.metrics_port}/metrics"
+    read: dict[tuple[str, str], float] = {}
+    while True:
+        before = read
+        with urllib.request.urlopen(url, timeout=10) as response:
+            text = response.read().decode()
+        found = re.findall(r'^(trtkit_\w+)\{model="(\w+)"\} (\S+)$', text, flags=re.M)
+        read = {(name, model): float(value) for name, model, value in found}
+        if read == before:
+            return read
+        time.sleep(0.2)

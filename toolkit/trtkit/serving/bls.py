@@ -17,9 +17,10 @@ from trtkit.serving.draft_length import AdaptiveDraftLength, DraftLength, FixedD
 from trtkit.serving.draft_target import DraftTargetRun, Generation
 from trtkit.serving.inner_llm import InnerLlm
 from trtkit.serving.kserve import Connection
+from trtkit.serving.metrics import BLS_COUNTERS
 from trtkit.serving.tensor import Array
 from trtkit.serving.text import TextTokenizer
-from trtkit.serving.triton_io import Sender, read_inputs
+from trtkit.serving.triton_io import Counters, Sender, read_inputs
 from trtkit.serving.words import StopWords
 
 
@@ -44,6 +45,7 @@ class DraftTarget:
         self._add_special_tokens = arguments.flag("add_special_tokens", default=True)
         self._skip_special_tokens = arguments.flag("skip_special_tokens", default=True)
         self._cancellation_period_s = arguments.number("cancellation_check_period_ms", 100) / 1000
+        self._counters = Counters(BLS_COUNTERS, arguments.name)
         self._threads = ThreadPoolExecutor(arguments.number("max_concurrency", 64), thread_name_prefix="answer")
 
     def execute(self, requests: Sequence[Any]) -> None:
@@ -98,6 +100,7 @@ class DraftTarget:
             _piece_outputs("".join(texts), token_ids) | _final_outputs(run, len(prompt_ids)) | target.cache_figures
         )
         sender.send(outputs, final=True)
+        self._counters.add(_counts(run, len(prompt_ids)))
 
     def _run(self, request: ClientRequest, prompt_ids: tuple[int, ...], target: InnerLlm) -> DraftTargetRun:
         generation = Generation(
@@ -131,6 +134,19 @@ def _piece_outputs(text: str, token_ids: tuple[int, ...]) -> dict[str, Array]:
     return {
         "text_output": np.array([[text.encode()]], dtype=np.object_),
         "output_ids": np.array([token_ids], dtype=np.int32),
+    }
+
+
+def _counts(run: DraftTargetRun, num_prompt_tokens: int) -> dict[str, int]:
+    summary = summarize(run.outcomes)
+    return {
+        "trtkit_answers": 1,
+        "trtkit_prompt_tokens": num_prompt_tokens,
+        "trtkit_output_tokens": len(run.token_ids),
+        "trtkit_target_passes": run.num_target_passes,
+        "trtkit_draft_tokens": summary.num_draft_tokens,
+        "trtkit_accepted_draft_tokens": summary.num_accepted_tokens,
+        "trtkit_evicted_tokens": run.num_evicted_tokens,
     }
 
 

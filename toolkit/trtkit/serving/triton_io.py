@@ -1,5 +1,6 @@
 """Requests and responses of Triton's Python backend as arrays; the only importer of pb_utils. Knows no model."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,27 @@ class Sender:
     def is_cancelled(self) -> bool:
         """Whether the caller gave the request up."""
         return bool(self._sender.is_cancelled())
+
+
+class Counters:
+    """Counters beside Triton's own, with the model's name as their label.
+
+    They are added to after an answer was sent, so that counting costs no latency. Call from threads at will.
+    """
+
+    def __init__(self, help_texts: Mapping[str, str], model: str) -> None:
+        # A family that Python lets go takes its metric with it.
+        self._families = {
+            name: pb_utils.MetricFamily(name=name, description=text, kind=pb_utils.MetricFamily.COUNTER)
+            for name, text in help_texts.items()
+        }
+        self._metrics = {name: family.Metric(labels={"model": model}) for name, family in self._families.items()}
+
+    def add(self, counts: Mapping[str, float]) -> None:
+        """Raise counters by these amounts."""
+        for name, count in counts.items():
+            if count:
+                self._metrics[name].increment(count)
 
 
 def answer(outputs: Outputs, contract: ModelContract) -> Any:

@@ -60,6 +60,11 @@ class Exchange:
         self._acceptance: Acceptance | None = None
         self._num_reused_tokens = 0
 
+    @property
+    def num_reused_tokens(self) -> int:
+        """Prompt tokens that the engine found in its cache."""
+        return self._num_reused_tokens
+
     def take(self, output: StepOutput) -> bool:
         """Send what this step allows; True when the answer is complete, also where the engine would go on."""
         if output.error is not None:

@@ -44,11 +44,19 @@ class _Cancel:
 class EngineLoop:
     """Owns the engine: one thread calls it, others leave work here.
 
-    A request that its caller gave up is noticed within cancellation_period_s, as NVIDIA's backend does it.
+    A request that its caller gave up is noticed within cancellation_period_s, as NVIDIA's backend does it. on_finished
+    is called in that thread for every answer that came to its end.
     """
 
-    def __init__(self, engine: StepEngine, *, cancellation_period_s: float) -> None:
+    def __init__(
+        self,
+        engine: StepEngine,
+        *,
+        cancellation_period_s: float,
+        on_finished: Callable[[Exchange], None] = lambda _: None,
+    ) -> None:
         self._engine = engine
+        self._on_finished = on_finished
         self._cancellation_period_s = cancellation_period_s
         self._inbox: queue.SimpleQueue[tuple[str, Exchange] | _Cancel | None] = queue.SimpleQueue()
         self._exchanges: dict[str, tuple[str, Exchange]] = {}
@@ -135,6 +143,7 @@ class EngineLoop:
             known = self._exchanges.get(output.request_id)
             if known is not None and known[1].take(output):
                 del self._exchanges[output.request_id]
+                self._on_finished(known[1])
                 if not output.finished:
                     self._engine.cancel(output.request_id)
 

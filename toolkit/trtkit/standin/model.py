@@ -10,7 +10,8 @@ from trtkit.reference.engine import Engine
 from trtkit.serving.arguments import ModelArguments, read_arguments
 from trtkit.serving.contract import llm_contract
 from trtkit.serving.inputs import Inputs
-from trtkit.serving.triton_io import Sender, read_inputs
+from trtkit.serving.metrics import LLM_COUNTERS
+from trtkit.serving.triton_io import Counters, Sender, read_inputs
 from trtkit.standin.exchange import Exchange
 from trtkit.standin.loop import EngineLoop
 from trtkit.standin.parameters import check_parameters
@@ -34,9 +35,11 @@ class StandIn:
         self._decoupled = arguments.decoupled
         self._excludes_prompt = arguments.flag("exclude_input_in_output", default=False)
         self._numbers = itertools.count(1)
+        self._counters = Counters(LLM_COUNTERS, arguments.name)
         self._loop = EngineLoop(
             _load(info, arguments),
             cancellation_period_s=arguments.number("cancellation_check_period_ms", 100) / 1000,
+            on_finished=self._count,
         )
 
     def execute(self, requests: Sequence[Any]) -> None:
@@ -51,6 +54,15 @@ class StandIn:
     def finalize(self) -> None:
         """Stop the loop."""
         self._loop.close()
+
+    def _count(self, exchange: Exchange) -> None:
+        self._counters.add(
+            {
+                "trtkit_engine_requests": 1,
+                "trtkit_engine_prompt_tokens": len(exchange.request.generation.prompt_ids),
+                "trtkit_engine_reused_tokens": exchange.num_reused_tokens,
+            }
+        )
 
     def _begin(self, inputs: Inputs, sender: Sender) -> None:
         refuse_batch(inputs)

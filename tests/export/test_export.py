@@ -102,7 +102,7 @@ def test_what_vllm_cannot_make_is_refused(override: str, where: str) -> None:
 
 
 def test_what_is_lost_is_said() -> None:
-    config = preset("llama70b_spec")
+    config = preset("llama70b_spec", "attention_sinks={window_tokens: 4092}")
     said = " ".join(export_vllm(config, checkpoints=named(config)).notes)
     assert all(word in said for word in ("attention_sinks", "adaptive", "acceptance", "scales"))
 

@@ -22,6 +22,11 @@ from trtkit.pipeline.stages import BuildRequest, conversion_options, engine_spec
 
 Changes = dict[str, Any]
 ALONE: Changes = {"draft": None, "speculation": {"kind": "none"}}
+ENGINE_SINKS: Changes = ALONE | {
+    "tensorrt_llm": "0.21.0",
+    "kv_cache.reuse": False,
+    "attention_sinks": {"sink_tokens": 4, "window_tokens": 2044, "strategy": "engine"},
+}
 # Field -> its other value, and what else must be written for both to be possible.
 ENGINE: dict[str, tuple[Any, Changes]] = {
     "name": ("another", {}),
@@ -42,15 +47,13 @@ ENGINE: dict[str, tuple[Any, Changes]] = {
     "draft.pipeline_parallel": (2, {}),
     "speculation.kind": ("none", {}),
     "speculation.max_draft_len": (3, {}),
-    "speculation.acceptance": ("logits", {}),
     "speculation.adaptive": (False, {}),
     "kv_cache.dtype": ("auto", {}),
     "kv_cache.block_size": (64, {}),
     "kv_cache.reuse": (False, ALONE | {"attention_sinks": None}),
-    "attention_sinks.sink_tokens": (8, {}),
-    "attention_sinks.window_tokens": (2044, {}),
+    "attention_sinks.sink_tokens": (8, ENGINE_SINKS),
+    "attention_sinks.window_tokens": (1020, ENGINE_SINKS),
     "attention_sinks.strategy": ("engine", ALONE | {"tensorrt_llm": "0.21.0", "kv_cache.reuse": False}),
-    "attention_sinks.evict_tokens": (512, {}),
     "limits.max_batch_size": (16, {}),
     "limits.max_input_len": (4096, {}),
     "limits.max_output_len": (1024, {}),
@@ -100,6 +103,11 @@ ELSEWHERE = {
     "verification.max_new_tokens": "trtkit parity, trtkit bench",
     "verification.baseline": "trtkit bench",
 }
+# Read by the orchestrator alone. As long as it does not do what they ask for, asking is an error.
+NOT_SERVED: Changes = {
+    "attention_sinks.evict_tokens": {"attention_sinks": {"window_tokens": 4092, "evict_tokens": 512}},
+    "speculation.acceptance": {"speculation.acceptance": "logits"},
+}
 # Fields that the LLM API has no counterpart for: any value but the one that means "nothing" is refused.
 NOT_FOR_LLMAPI: dict[str, tuple[Any, Changes]] = {
     "target.quantization": ("none", {}),
@@ -146,16 +154,11 @@ def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def test_the_tables_name_every_field_of_the_schema() -> None:
     fields = set(leaves())
-    assert ENGINE.keys() | ELSEWHERE.keys() == fields
+    assert ENGINE.keys() | ELSEWHERE.keys() | NOT_SERVED.keys() == fields
     assert LLMAPI.keys() | NOT_FOR_LLMAPI.keys() | WARNED_FOR_LLMAPI.keys() | ELSEWHERE.keys() == fields
 
 
-# Read by the orchestrator, which the model repository does not tell about them yet.
-ROLLING = pytest.mark.xfail(strict=True, reason="rolling sinks are not rendered into the repository yet")
-UNREAD = ("attention_sinks.sink_tokens", "attention_sinks.window_tokens", "attention_sinks.evict_tokens")
-
-
-@pytest.mark.parametrize("field", [pytest.param(f, marks=ROLLING) if f in UNREAD else f for f in ENGINE])
+@pytest.mark.parametrize("field", ENGINE)
 def test_every_field_changes_what_is_built_for_engines(field: str, cache: Path) -> None:
     value, needed = ENGINE[field]
     before = document("llama70b_spec", needed)
@@ -182,8 +185,16 @@ def test_other_draft_ranks_are_warned_of_on_the_llm_api(cache: Path) -> None:
     assert "LLMAPI-DRAFT-TP" in {finding.code for finding in findings}
 
 
+@pytest.mark.parametrize("field", NOT_SERVED)
+def test_what_the_orchestrator_does_not_do_is_refused(field: str, cache: Path) -> None:
+    with pytest.raises(InputError, match="do not serve"):
+        artifacts(document("llama70b_spec", NOT_SERVED[field]), cache)
+
+
 def _dependent(field: str) -> Changes:
-    """Without speculation there is no draft."""
+    """Without speculation there is no draft; a strategy needs a window."""
+    if field == "attention_sinks.strategy":
+        return {"attention_sinks.window_tokens": 2044}
     return ALONE if field == "speculation.kind" else {}
 
 

@@ -304,13 +304,13 @@ def test_a_build_for_the_llm_api_needs_no_conversion_and_no_gpu(site: Site) -> N
         ("target.quantization=fp8", "LLMAPI-QUANT"),
         ("speculation.adaptive=true", "LLMAPI-ADAPTIVE"),
         ("draft.dtype=float16", "LLMAPI-DRAFT"),
-        ("attention_sinks={window_tokens: 32}", "SINK-LLMAPI"),
+        ("attention_sinks={window_tokens: 32}", "SINK-LLMAPI SERVING-LIMIT"),
     ],
 )
 def test_what_the_llm_api_cannot_serve_is_refused(site: Site, override: str, code: str) -> None:
     with pytest.raises(InputError) as error:
         site.build("backend=llmapi", "draft.tensor_parallel=2", override)
-    assert error.value.code == code and error.value.exit_code == 2
+    assert str(error.value.code) in code.split() and error.value.exit_code == 2
 
 
 def test_weights_that_are_stored_quantised_are_recognised(site: Site) -> None:

@@ -42,7 +42,7 @@ TEXTS = (
     "Breaking news: scientists have discovered that the Moon is slowly moving away from the Earth. " * 6,
 )
 
-OracleAnswers = dict[tuple[int, ...], tuple[int, ...]]
+Answers = dict[tuple[int, ...], tuple[int, ...]]
 
 
 @pytest.fixture(scope="module")
@@ -60,22 +60,6 @@ def load_oracle(folder: Path) -> PreTrainedModel:
 @pytest.fixture(scope="module")
 def oracle(demo_pair: dict[str, Path]) -> PreTrainedModel:
     return load_oracle(demo_pair["target"])
-
-
-@pytest.fixture(scope="module")
-def oracle_answers(oracle: PreTrainedModel, prompts: list[tuple[int, ...]]) -> OracleAnswers:
-    answers = {}
-    for prompt in prompts:
-        whole = oracle.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
-            max_new_tokens=MAX_NEW_TOKENS,
-            do_sample=False,
-            eos_token_id=END_ID,
-            pad_token_id=END_ID,
-        )
-        answers[prompt] = tuple(whole[0, len(prompt) :].tolist())
-    return answers
 
 
 @pytest.fixture(scope="module")
@@ -98,54 +82,73 @@ def plain(engine: Engine, request: GenerationRequest) -> tuple[int, ...]:
     return tuple(token for output in engine.generate(request) for token in output.token_ids)
 
 
-def differing(answers: OracleAnswers, answer_of: Callable[[tuple[int, ...]], tuple[int, ...]]) -> list[int]:
-    """Numbers of the prompts whose answer is not transformers'."""
-    return [number for number, (prompt, theirs) in enumerate(answers.items()) if answer_of(prompt) != theirs]
+@pytest.fixture(scope="module")
+def answers(prompts: list[tuple[int, ...]], target: Engine) -> Answers:
+    """What the engine answers without a draft; the first test holds it to transformers."""
+    return {prompt: plain(target, ask(prompt)) for prompt in prompts}
 
 
-def test_there_are_at_least_twenty_prompts_and_most_answers_are_long(oracle_answers: OracleAnswers) -> None:
-    assert len(oracle_answers) >= 20
-    assert sum(len(answer) for answer in oracle_answers.values()) > 0.8 * 20 * MAX_NEW_TOKENS
+def differing(answers: Answers, answer_of: Callable[[tuple[int, ...]], tuple[int, ...]]) -> list[int]:
+    """Numbers of the prompts for which `answer_of` says something else."""
+    return [number for number, (prompt, answer) in enumerate(answers.items()) if answer_of(prompt) != answer]
 
 
-def test_without_a_draft_the_tokens_are_those_of_transformers(oracle_answers: OracleAnswers, target: Engine) -> None:
-    assert differing(oracle_answers, lambda prompt: plain(target, ask(prompt))) == []
+def test_there_are_at_least_twenty_prompts_and_most_answers_are_long(answers: Answers) -> None:
+    assert len(answers) >= 20
+    assert sum(len(answer) for answer in answers.values()) > 0.8 * 20 * MAX_NEW_TOKENS
 
 
-def test_with_a_draft_the_tokens_are_those_of_transformers(
-    oracle_answers: OracleAnswers, target: Engine, draft: Engine
-) -> None:
-    assert differing(oracle_answers, lambda p: generate_with_draft(target, draft, ask(p), 4).token_ids) == []
+def test_every_token_is_the_one_that_transformers_takes(oracle: PreTrainedModel, answers: Answers) -> None:
+    """In one pass over prompt and answer its best token at each position is the one that greedy decoding takes."""
+
+    def greedy_choices(prompt: tuple[int, ...]) -> tuple[int, ...]:
+        with torch.inference_mode():
+            logits = oracle(torch.tensor([(*prompt, *answers[prompt])])).logits[0]
+        return tuple(logits[len(prompt) - 1 : -1].argmax(dim=1).tolist())
+
+    assert differing(answers, greedy_choices) == []
+
+
+@pytest.mark.slow
+def test_every_answer_is_what_transformers_generates(oracle: PreTrainedModel, answers: Answers) -> None:
+    def generated(prompt: tuple[int, ...]) -> tuple[int, ...]:
+        ids = torch.tensor([prompt])
+        end = {"eos_token_id": END_ID, "pad_token_id": END_ID}
+        mask = torch.ones_like(ids)
+        whole = oracle.generate(ids, attention_mask=mask, max_new_tokens=MAX_NEW_TOKENS, do_sample=False, **end)
+        return tuple(whole[0, len(prompt) :].tolist())
+
+    assert differing(answers, generated) == []
+
+
+def test_with_a_draft_the_answers_are_the_same(answers: Answers, target: Engine, draft: Engine) -> None:
+    assert differing(answers, lambda prompt: generate_with_draft(target, draft, ask(prompt), 4).token_ids) == []
 
 
 @pytest.mark.parametrize("max_draft_len", [1, 2, 3, 5, 6, 7, 8])
-def test_every_draft_length_gives_the_same_tokens(
-    oracle_answers: OracleAnswers, target: Engine, draft: Engine, max_draft_len: int
+def test_with_every_draft_length_the_answers_are_the_same(
+    answers: Answers, target: Engine, draft: Engine, max_draft_len: int
 ) -> None:
-    two = dict(list(oracle_answers.items())[max_draft_len : max_draft_len + 2])
+    two = dict(list(answers.items())[max_draft_len : max_draft_len + 2])
     assert differing(two, lambda p: generate_with_draft(target, draft, ask(p), max_draft_len).token_ids) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("max_draft_len", range(1, 9))
-def test_every_draft_length_gives_the_same_tokens_on_all_prompts(
-    oracle_answers: OracleAnswers, target: Engine, draft: Engine, max_draft_len: int
+def test_with_every_draft_length_all_answers_are_the_same(
+    answers: Answers, target: Engine, draft: Engine, max_draft_len: int
 ) -> None:
-    wrong = differing(oracle_answers, lambda p: generate_with_draft(target, draft, ask(p), max_draft_len).token_ids)
-    assert wrong == []
+    assert differing(answers, lambda p: generate_with_draft(target, draft, ask(p), max_draft_len).token_ids) == []
 
 
-def test_all_prompts_in_flight_together_are_answered_as_one_by_one(
-    oracle_answers: OracleAnswers, target: Engine
-) -> None:
-    for number, prompt in enumerate(oracle_answers):
+def test_all_prompts_in_flight_together_are_answered_as_one_by_one(answers: Answers, target: Engine) -> None:
+    for number, prompt in enumerate(answers):
         target.submit(ask(prompt, str(number)))
-    answers: dict[str, tuple[int, ...]] = {}
+    together: dict[str, tuple[int, ...]] = {}
     while target.has_work:
         for output in target.step():
-            answers[output.request_id] = answers.get(output.request_id, ()) + output.token_ids
-    expected = {str(number): answer for number, answer in enumerate(oracle_answers.values())}
-    assert [number for number in expected if answers[number] != expected[number]] == []
+            together[output.request_id] = together.get(output.request_id, ()) + output.token_ids
+    assert together == {str(number): answer for number, answer in enumerate(answers.values())}
 
 
 def test_sampling_with_a_draft_gives_the_plain_sample(

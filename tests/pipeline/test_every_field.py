@@ -22,11 +22,6 @@ from trtkit.pipeline.stages import BuildRequest, conversion_options, engine_spec
 
 Changes = dict[str, Any]
 ALONE: Changes = {"draft": None, "speculation": {"kind": "none"}}
-ENGINE_SINKS: Changes = ALONE | {
-    "tensorrt_llm": "0.21.0",
-    "kv_cache.reuse": False,
-    "attention_sinks": {"sink_tokens": 4, "window_tokens": 2044, "strategy": "engine"},
-}
 # Field -> its other value, and what else must be written for both to be possible.
 ENGINE: dict[str, tuple[Any, Changes]] = {
     "name": ("another", {}),
@@ -51,8 +46,9 @@ ENGINE: dict[str, tuple[Any, Changes]] = {
     "kv_cache.dtype": ("auto", {}),
     "kv_cache.block_size": (64, {}),
     "kv_cache.reuse": (False, ALONE | {"attention_sinks": None}),
-    "attention_sinks.sink_tokens": (8, ENGINE_SINKS),
-    "attention_sinks.window_tokens": (1020, ENGINE_SINKS),
+    "attention_sinks.sink_tokens": (8, {}),
+    "attention_sinks.window_tokens": (2044, {}),
+    "attention_sinks.evict_tokens": (512, {}),
     "attention_sinks.strategy": ("engine", ALONE | {"tensorrt_llm": "0.21.0", "kv_cache.reuse": False}),
     "limits.max_batch_size": (16, {}),
     "limits.max_input_len": (4096, {}),
@@ -105,7 +101,6 @@ ELSEWHERE = {
 }
 # Read by the orchestrator alone. As long as it does not do what they ask for, asking is an error.
 NOT_SERVED: Changes = {
-    "attention_sinks.evict_tokens": {"attention_sinks": {"window_tokens": 4092, "evict_tokens": 512}},
     "speculation.acceptance": {"speculation.acceptance": "logits"},
 }
 # Fields that the LLM API has no counterpart for: any value but the one that means "nothing" is refused.
@@ -192,9 +187,7 @@ def test_what_the_orchestrator_does_not_do_is_refused(field: str, cache: Path) -
 
 
 def _dependent(field: str) -> Changes:
-    """Without speculation there is no draft; a strategy needs a window."""
-    if field == "attention_sinks.strategy":
-        return {"attention_sinks.window_tokens": 2044}
+    """Without speculation there is no draft."""
     return ALONE if field == "speculation.kind" else {}
 
 

@@ -1,3 +1,4 @@
+# note: attention_sinks: vLLM keeps none; a session ends at --max-model-len
 # note: speculation.adaptive: vLLM drafts with a fixed length
 # note: speculation.acceptance: vLLM always samples by rejection; for greedy requests that is the same
 # note: kv_cache.dtype fp8: without scales in the checkpoint vLLM uses 1.0

@@ -171,9 +171,12 @@ CASES: dict[str, Case] = {
     "SINK-EVICT": Case(
         yaml(attention_sinks={**ROLLING, "evict_tokens": 100}), yaml(attention_sinks={**ROLLING, "evict_tokens": 96})
     ),
-    "SINK-UNREACHED": Case(
-        yaml(attention_sinks={**ROLLING, "window_tokens": 3069}),
-        yaml(attention_sinks={**ROLLING, "window_tokens": 3068}),
+    "SINK-WINDOW": Case(
+        yaml(attention_sinks={**ROLLING, "window_tokens": 2045}),
+        yaml(attention_sinks={**ROLLING, "window_tokens": 2044}),
+    ),
+    "SINK-LLMAPI": Case(
+        yaml(attention_sinks=ROLLING, backend="llmapi"), yaml(attention_sinks=ROLLING, backend="reference")
     ),
     "SINK-POSITIONS": Case(
         Change(yaml={"attention_sinks": ROLLING}, draft={"max_position_embeddings": 1023}),
@@ -207,6 +210,7 @@ CASES: dict[str, Case] = {
         yaml(backend="llmapi", target__tensor_parallel=4),
         yaml(backend="llmapi", target__tensor_parallel=4, draft__tensor_parallel=4),
     ),
+    "SERVING-LIMIT": Case(yaml(speculation__acceptance="logits"), yaml(speculation__acceptance="token")),
     "REFERENCE-LIMIT": Case(
         yaml(backend="reference", kv_cache__dtype="fp8"), yaml(backend="reference", kv_cache__dtype="auto")
     ),
@@ -234,6 +238,18 @@ def test_a_rule_stays_silent_when_it_only_comes_close(code: str, tmp_path: Path)
 def test_the_base_deployment_is_sound(tmp_path: Path) -> None:
     sound = deployment_of(tmp_path, yaml(target__tensor_parallel=4))
     assert {finding.severity for finding in run_rules(CONFIG_RULES, sound, "pair.yaml")} == {"note"}
+
+
+@pytest.mark.parametrize("window", [5, 6])
+def test_a_rolling_window_must_hold_more_than_a_draft(window: int, tmp_path: Path) -> None:
+    change = yaml(attention_sinks={**ROLLING, "window_tokens": window})
+    assert ("SINK-WINDOW" in codes(tmp_path, change)) == (window == 5)
+
+
+def test_rolling_sinks_lift_the_limit_of_positions(tmp_path: Path) -> None:
+    short = {"max_position_embeddings": 2048}
+    assert "LIMIT-POSITIONS" in codes(tmp_path, Change(draft=short))
+    assert "LIMIT-POSITIONS" not in codes(tmp_path, Change(yaml={"attention_sinks": ROLLING}, draft=short))
 
 
 def test_a_small_target_gives_the_legal_numbers_of_ranks(tmp_path: Path) -> None:

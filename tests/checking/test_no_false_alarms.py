@@ -33,7 +33,7 @@ LLAMA_70B, LLAMA_8B, LLAMA_1B = (
     "meta-llama/Llama-3.1-8B-Instruct",
     "meta-llama/Llama-3.2-1B-Instruct",
 )
-ROLLING = {"sink_tokens": 4, "window_tokens": 1020, "strategy": "rolling"}
+SINKS = {"sink_tokens": 4, "window_tokens": 1020, "strategy": "engine"}
 FP8 = {"quantization": "fp8"}
 
 DEPLOYMENTS: dict[str, dict[str, Any]] = {
@@ -44,9 +44,12 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
         kv_cache={"dtype": "fp8"},
     ),
     "70b and 1b with rolling sinks": deployment(
-        model(LLAMA_70B, tensor_parallel=4), model(LLAMA_1B), gpu=gpu("h100", 4), attention_sinks=ROLLING
+        model(LLAMA_70B, tensor_parallel=4),
+        model(LLAMA_1B),
+        gpu=gpu("h100", 4),
+        attention_sinks={**SINKS, "strategy": "rolling"},
     ),
-    "70b and 8b share eight a100": deployment(
+    "70b and 1b on eight a100": deployment(
         model(LLAMA_70B, tensor_parallel=8), model(LLAMA_1B, tensor_parallel=2), gpu=gpu("a100-80gb", 8)
     ),
     "8b in fp8 with an fp8 cache on an l40s": deployment(
@@ -59,7 +62,7 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
         model("meta-llama/Llama-2-7b-hf", dtype="float16"),
         gpu=gpu("a100-40gb"),
         tensorrt_llm="0.21.0",
-        attention_sinks={**ROLLING, "strategy": "engine"},
+        attention_sinks=SINKS,
         kv_cache={"reuse": False},
     ),
     "llama 2 7b in int4 on an a10": deployment(

@@ -18,10 +18,9 @@ class RollingCost:
 
 
 def evicted_at_once(window_tokens: int, block_size: int, evict_tokens: int | None) -> int:
-    """Tokens dropped at once: as asked, else a quarter of the window in whole blocks, at least one block."""
-    if evict_tokens is not None:
-        return evict_tokens
-    return max(block_size, window_tokens // 4 // block_size * block_size)
+    """Tokens dropped at once: as asked, else a quarter of the window, in whole blocks when it has one."""
+    quarter = window_tokens // 4
+    return evict_tokens or quarter // block_size * block_size or max(1, quarter)
 
 
 def rolling_cost(config: BuildConfig, target: ModelPlan, gpu: GpuModel | None) -> RollingCost | None:

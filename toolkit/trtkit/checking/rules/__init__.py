@@ -7,9 +7,9 @@ from trtkit.checking.rules.llmapi import LLMAPI_RULES
 from trtkit.checking.rules.memory import MEMORY_RULES
 from trtkit.checking.rules.model import MODEL_RULES
 from trtkit.checking.rules.pairing import PAIR_RULES
-from trtkit.checking.rules.reference_limits import REFERENCE_RULES
 from trtkit.checking.rules.sinks import SINK_RULES
 from trtkit.checking.rules.speculation import SPECULATION_RULES
+from trtkit.checking.rules.version_limits import LIMIT_OF_VERSION_RULES
 from trtkit.checking.rules.versions import VERSION_RULES
 
 CONFIG_RULES = (
@@ -23,7 +23,7 @@ CONFIG_RULES = (
     *LIMIT_RULES,
     *MEMORY_RULES,
     *LLMAPI_RULES,
-    *REFERENCE_RULES,
+    *LIMIT_OF_VERSION_RULES,
 )
 
 __all__ = ["CONFIG_RULES"]

@@ -7,7 +7,9 @@ from trtkit.checking.rule import Hit, Rule, hit
 
 
 def _positions(deployment: Deployment) -> Iterable[Hit]:
-    limits = deployment.config.limits
+    limits, sinks = deployment.config.limits, deployment.config.attention_sinks
+    if sinks is not None and sinks.strategy == "rolling":
+        return  # then a model is shown sinks and window at most, which SINK-POSITIONS looks at
     for role, spec in deployment.specs.items():
         longest = scaled_positions(spec.max_seq_len, spec.rope_scaling)
         if limits.max_seq_len > longest:

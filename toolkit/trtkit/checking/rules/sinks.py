@@ -53,13 +53,25 @@ def _eviction_blocks(deployment: Deployment) -> Iterable[Hit]:
         )
 
 
-def _never_full(deployment: Deployment) -> Iterable[Hit]:
-    sinks, limits = deployment.config.attention_sinks, deployment.config.limits
+def _window(deployment: Deployment) -> Iterable[Hit]:
+    sinks, longest = deployment.config.attention_sinks, deployment.config.limits.max_input_len
     if sinks is None or sinks.strategy != "rolling":
         return
     kept = sinks.sink_tokens + sinks.window_tokens
-    if kept > limits.max_seq_len:
-        yield hit("attention_sinks.window_tokens", kept=kept, max_seq_len=limits.max_seq_len)
+    if kept > longest or sinks.window_tokens <= deployment.config.max_draft_len:
+        yield hit(
+            "attention_sinks.window_tokens",
+            kept=kept,
+            longest=longest,
+            window=sinks.window_tokens,
+            draft_len=deployment.config.max_draft_len,
+        )
+
+
+def _unkept(deployment: Deployment) -> Iterable[Hit]:
+    sinks = deployment.config.attention_sinks
+    if deployment.backend == "llmapi" and sinks is not None and sinks.strategy == "rolling":
+        yield hit("attention_sinks")
 
 
 def _positions(deployment: Deployment) -> Iterable[Hit]:
@@ -146,15 +158,27 @@ SINK_RULES: tuple[Rule[Deployment], ...] = (
         example=hit("attention_sinks.evict_tokens", evict=100, block_size=32, rounded=96),
     ),
     Rule(
-        code="SINK-UNREACHED",
+        code="SINK-WINDOW",
         severity="error",
         looks_at="YAML",
-        when="strategy rolling with sinks and window larger than the sequence limit",
-        cause="sinks and window are {kept} tokens, but limits end a sequence at {max_seq_len}: nothing is ever evicted",
-        fix="lower window_tokens, or raise limits.max_input_len or max_output_len",
-        source="the sequence limit is built into the engine",
-        find=_never_full,
-        example=hit("attention_sinks.window_tokens", kept=4096, max_seq_len=2048),
+        when="with strategy rolling, sinks and window exceed max_input_len, or the window holds no draft",
+        cause="sinks and window are {kept} tokens, sent as prompts of at most {longest}; the window of {window} must "
+        "also hold more than a draft of {draft_len}",
+        fix="change window_tokens or limits.max_input_len",
+        source="trtkit's draft-target model",
+        find=_window,
+        example=hit("attention_sinks.window_tokens", kept=4096, longest=2048, window=4092, draft_len=5),
+    ),
+    Rule(
+        code="SINK-LLMAPI",
+        severity="error",
+        looks_at="YAML",
+        when="strategy rolling with backend llmapi",
+        cause="the llmapi model takes whole prompts, and nothing in front of it keeps attention sinks",
+        fix="remove attention_sinks, or use backend: engine",
+        source="Triton's llmapi model",
+        find=_unkept,
+        example=hit("attention_sinks"),
     ),
     Rule(
         code="SINK-POSITIONS",

@@ -10,9 +10,10 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from trtkit.checkpoints.model_spec import ModelSpec
+from trtkit.checkpoints.model_spec import ModelSpec, read_model_spec
 from trtkit.checkpoints.stored_tensor import StoredTensor
 from trtkit.checkpoints.weights import open_weights
+from trtkit.conversion.layout import rules_for
 from trtkit.conversion.source_check import resolve_names
 from trtkit.conversion.weight_maps import WEIGHT_MAPS
 from trtkit.errors import CheckpointError
@@ -111,3 +112,20 @@ def _torch_dtype(stored: StoredTensor) -> torch.dtype:
     dtype = getattr(torch, stored.dtype)
     assert isinstance(dtype, torch.dtype), stored.dtype
     return dtype
+
+
+def linear_modules(folder: Path) -> list[str]:
+    """The linear layers whose inputs may be quantised, as the checkpoint names them. Reads headers only."""
+    spec = read_model_spec(folder)
+    weight_map = WEIGHT_MAPS[spec.family]
+    names = resolve_names(spec, weight_map, open_weights(folder))
+    patterns = {
+        part.source for rule in rules_for(spec, weight_map) if rule.kind in ("linear", "expert") for part in rule.parts
+    }
+    modules = {stored for name, stored in names.items() if _pattern(name) in {_pattern(p) for p in patterns}}
+    return sorted(name.removesuffix(".weight") for name in modules)
+
+
+def _pattern(name: str) -> str:
+    """A name with every number and placeholder as one sign, so that names and patterns compare."""
+    return ".".join("#" if part.isdecimal() or part.startswith("{") else part for part in name.split("."))

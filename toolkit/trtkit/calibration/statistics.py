@@ -44,9 +44,10 @@ class TensorStatistics:
         self._counts += np.bincount(bins_of(magnitude).ravel(), minlength=NUM_BINS)
         if self._num_heads:
             self._count_channels(magnitude)
-        self._sum += wide.sum(0, dtype=torch.float64).numpy()
-        self._sum_abs += wide.abs().sum(0, dtype=torch.float64).numpy()
-        self._rows.append(wide[-self._num_tokens % self._stride :: self._stride].numpy().copy())
+        values = wide.numpy()
+        self._sum += values.sum(0)
+        self._sum_abs += magnitude.view(np.float32).sum(0)
+        self._rows.append(values[-self._num_tokens % self._stride :: self._stride].copy())
         self._num_tokens += wide.shape[0]
         return True
 

@@ -17,6 +17,7 @@ COMMANDS = {
     "demo": ("demo", "Prepare the demo pair and print where it is."),
     "check": ("check", "Say what is impossible, and why, before any work."),
     "plan": ("plan", "Predict memory, speed and the best draft length."),
+    "calibrate": ("calibrate", "Measure KV and activation scales; report outliers."),
     "convert": ("convert", "Convert one checkpoint to the TensorRT-LLM format."),
     "build": ("build", "Build a deployment from one YAML; resumable."),
     "serve": ("serve", "Start Triton on a build and stop it cleanly."),

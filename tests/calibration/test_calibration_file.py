@@ -1,0 +1,103 @@
+"""calibration.json: written for the converter, read by it, tied to one checkpoint."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from calibrated import SAMPLES
+from converted import read_ranks
+from tiny import tiny_checkpoint
+from trtkit.calibration.calibration_file import ScaleOptions, refuse_foreign
+from trtkit.calibration.jobs import Choices, plan_calibrations
+from trtkit.calibration.run import CalibrationOptions, calibrate
+from trtkit.calibration.scales import ScaleMethod
+from trtkit.calibration.texts import CalibrationText
+from trtkit.config.load import load_config
+from trtkit.conversion.calibration import read_calibration
+from trtkit.conversion.convert import convert_to
+from trtkit.conversion.options import ConversionOptions
+from trtkit.errors import InputError
+
+TEXTS = [CalibrationText(sample.name, token_ids=sample.token_ids * 2) for sample in SAMPLES]
+
+
+@pytest.mark.parametrize("family", ["llama", "mixtral", "qwen2_moe", "phi3", "gpt2"])
+def test_the_converter_takes_its_scales_from_the_file(family: str, tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf", family)
+    report = calibrate(folder, tmp_path / "calibration", CalibrationOptions("float32"), TEXTS)
+    path = report.out / "calibration.json"
+    options = ConversionOptions(dtype="float16", quantization="fp8", kv_cache_dtype="fp8", calibration=path)
+    convert_to(folder, tmp_path / "trt", options)
+    tensors = read_ranks(tmp_path / "trt")[0]
+    for layer in report.layers:
+        name = f"transformer.layers.{layer.layer}.attention.kv_cache_scaling_factor"
+        scale = np.frombuffer(tensors[name][2], np.float32)[0]
+        largest = max(layer.of("k").amax, layer.of("v").amax)
+        assert scale == np.float32(largest / 448)
+        qkv = f"transformer.layers.{layer.layer}.attention.qkv.activation_scaling_factor"
+        heard = {"gpt2": "attn.c_attn", "phi3": "self_attn.qkv_proj"}.get(family, "self_attn.q_proj")
+        scale = np.frombuffer(tensors[qkv][2], np.float32)[0]
+        assert scale == np.float32(layer.of(heard).amax) / np.float32(448)
+
+
+def test_scales_of_another_checkpoint_are_refused(tmp_path: Path) -> None:
+    mine, other = tiny_checkpoint(tmp_path / "mine"), tiny_checkpoint(tmp_path / "other", rms_norm_eps=1e-6)
+    path = calibrate(mine, tmp_path / "out", CalibrationOptions("float32"), TEXTS).out / "calibration.json"
+    refuse_foreign(path, mine)
+    with pytest.raises(InputError, match=r"CALIB-CHECKPOINT.*scales of another checkpoint"):
+        refuse_foreign(path, other)
+
+
+def test_one_changed_weight_is_another_checkpoint(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf")
+    path = calibrate(folder, tmp_path / "out", CalibrationOptions("float32"), TEXTS).out / "calibration.json"
+    data = bytearray((folder / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (folder / "model.safetensors").write_bytes(data)
+    with pytest.raises(InputError, match="CALIB-CHECKPOINT"):
+        refuse_foreign(path, folder)
+
+
+def test_an_unused_expert_takes_its_siblings_limit(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf", "mixtral", num_local_experts=32, num_experts_per_tok=1)
+    one_text = [CalibrationText("one", token_ids=(7,) * 130)]
+    report = calibrate(folder, tmp_path / "out", CalibrationOptions("float32"), one_text)
+    (finding,) = [finding for finding in report.findings if finding.code == "CALIB-EXPERTS"]
+    assert finding.severity == "warning" and ".experts." in finding.cause
+    inputs = read_calibration(report.out / "calibration.json").inputs
+    experts = {name: v for name, v in inputs.items() if name.startswith("model.layers.0.") and name.endswith(".w2")}
+    assert len(experts) == 32
+    assert min(experts.values()) > 0
+
+
+def test_another_method_uses_the_measurements_again(tmp_path: Path) -> None:
+    folder, out = tiny_checkpoint(tmp_path / "hf"), tmp_path / "out"
+    calibrate(folder, out, CalibrationOptions("float32"), TEXTS)
+    record = out / "measured" / "layers" / "0000.npz"
+    before, by_amax = record.stat().st_mtime_ns, read_calibration(out / "calibration.json")
+    options = ScaleOptions(ScaleMethod("percentile", 90.0))
+    calibrate(folder, out, CalibrationOptions("float32", scales=options), TEXTS)
+    assert record.stat().st_mtime_ns == before
+    by_percentile = read_calibration(out / "calibration.json")
+    assert all(by_percentile.kv_cache[layer] < by_amax.kv_cache[layer] for layer in by_amax.kv_cache)
+    assert json.loads((out / "calibration.json").read_text())["method"] == {"name": "percentile", "percentile": 90.0}
+
+
+def test_a_config_decides_samples_texts_and_formats(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf")
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        f"name: x\ntarget: {{checkpoint: {folder}, dtype: float16}}\nkv_cache: {{dtype: int8}}\n"
+        "calibration: {samples: 3, max_len: 9, seed: 5, prompts: mine.jsonl}\n"
+    )
+    job = plan_calibrations(load_config(path, ()), tmp_path, Choices(method="mse"))["target"]
+    assert job.out == Path("build/x/calibration/target")
+    assert (job.options.samples.samples, job.options.samples.max_len, job.options.samples.seed) == (3, 9, 5)
+    assert job.texts == Path("mine.jsonl")
+    assert job.options.dtype == "float16"
+    assert job.options.scales == ScaleOptions(ScaleMethod("mse"), "int8")
+    with pytest.raises(InputError, match="the config has no draft"):
+        plan_calibrations(load_config(path, ()), tmp_path, Choices(only="draft"))
+    with pytest.raises(InputError, match="CALIB-OPTION"):
+        plan_calibrations(load_config(path, ()), tmp_path, Choices(percentile=0))

@@ -1,0 +1,97 @@
+"""Texts and samples: what is read, how it is cut, what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tiny import VOCAB_SIZE, tiny_tokenizer
+from trtkit.calibration.samples import SampleOptions, make_samples
+from trtkit.calibration.texts import CalibrationText, read_texts, shipped_texts
+from trtkit.errors import InputError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tiny_tokenizer(tmp_path)
+
+
+def test_the_shipped_texts_are_many_and_of_every_kind() -> None:
+    names = {text.name.rpartition("-")[0] for text in shipped_texts()}
+    assert names == {"chats", "classics", "code", "languages", "prose"}
+    assert all(text.text or text.messages for text in shipped_texts())
+
+
+def test_samples_are_chosen_by_seed(folder: Path) -> None:
+    def samples(seed: int) -> list[str]:
+        return [s.name for s in make_samples(shipped_texts(), folder, VOCAB_SIZE, SampleOptions(8, 64, seed))]
+
+    assert samples(0) == samples(0)
+    assert samples(0) != samples(1)
+
+
+def test_long_texts_are_cut_and_nothing_is_repeated(folder: Path) -> None:
+    samples = make_samples([CalibrationText("t", "a " * 500)], folder, VOCAB_SIZE, SampleOptions(100, 128))
+    lengths = sorted((len(sample.token_ids) for sample in samples), reverse=True)
+    assert len(lengths) > 2
+    assert lengths[:-1] == [128] * (len(lengths) - 1)
+    assert len({sample.name for sample in samples}) == len(samples)
+
+
+def test_text_jsonl_chat_and_token_ids_are_read(folder: Path) -> None:
+    rows = [
+        {"text": "one " * 50},
+        {"messages": [{"role": "user", "content": "hi " * 50}]},
+        {"token_ids": [5, 6, 7] * 20},
+    ]
+    path = folder / "set.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    samples = make_samples(read_texts(path), folder, VOCAB_SIZE, SampleOptions())
+    assert {sample.name for sample in samples} == {"set-1", "set-2", "set-3"}
+    (folder / "set.txt").write_text("first text\nstill first\n\nsecond text\n")
+    assert [text.text for text in read_texts(folder / "set.txt")] == ["first text\nstill first", "second text"]
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [("", "CALIB-EMPTY"), ("\n\n", "CALIB-EMPTY"), ('{"text": ""}', "CALIB-TEXT"), ("not json", "CALIB-TEXT"),
+     ('{"prompt": "x"}', "CALIB-TEXT"), ('{"token_ids": ["a"]}', "CALIB-TEXT"), ("[1]", "CALIB-TEXT"),
+     ('{"messages": [{"role": "user"}]}', "CALIB-TEXT")],
+)  # fmt: skip
+def test_a_file_without_texts_is_refused(tmp_path: Path, content: str, code: str) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_text(content)
+    with pytest.raises(InputError) as caught:
+        read_texts(path)
+    assert caught.value.code == code
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        read_texts(tmp_path / "none.jsonl")
+
+
+def test_a_tiny_set_is_refused(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"CALIB-TINY.*has 2 tokens in 1 samples"):
+        make_samples([CalibrationText("t", token_ids=(5, 6))], folder, VOCAB_SIZE, SampleOptions())
+    with pytest.raises(InputError, match="CALIB-EMPTY"):
+        make_samples([], folder, VOCAB_SIZE, SampleOptions())
+
+
+def test_ids_of_another_tokenizer_are_refused(folder: Path) -> None:
+    foreign = CalibrationText("foreign", token_ids=(5, 31000) * 100)
+    with pytest.raises(InputError, match="CALIB-TOKENIZER: foreign holds the token id 31000") as caught:
+        make_samples([foreign], folder, VOCAB_SIZE, SampleOptions())
+    assert "tokenizer of this checkpoint" in caught.value.fix
+
+
+def test_a_text_that_the_tokenizer_does_not_know_is_refused(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<unk>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(InputError, match="100 of 200 tokens are unknown"):
+        make_samples([CalibrationText("t", "a b " * 100)], tmp_path, 2, SampleOptions())

@@ -1,0 +1,89 @@
+"""Number formats, histograms and the four ways to a scale, on numbers that can be checked by hand or by torch."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from trtkit.calibration.histogram import NUM_BINS, MagnitudeHistogram
+from trtkit.calibration.number_formats import LARGEST, fake_quantize
+from trtkit.calibration.scales import METHODS, ScaleMethod, group_scales, scale_of
+
+
+def histogram_of(values: np.ndarray) -> MagnitudeHistogram:
+    """Of float32 values."""
+    bins = np.abs(values).astype(np.float32).view(np.uint32) >> 16
+    return MagnitudeHistogram.of(np.bincount(bins, minlength=NUM_BINS), exact=False)
+
+
+@given(st.floats(-500, 500, width=32))
+def test_fp8_rounds_as_torch_does(value: float) -> None:
+    expected = float(torch.tensor(value).clamp(-448, 448).to(torch.float8_e4m3fn).float())
+    assert fake_quantize(np.array(value), 1.0, "fp8") == expected
+
+
+def test_integers_round_to_even_and_saturate() -> None:
+    values = np.array([0.25, 0.75, 63.4, 80.0, -80.0])
+    assert fake_quantize(values, 0.5, "int8").tolist() == [0.0, 1.0, 63.5, 63.5, -63.5]
+
+
+def test_bfloat16_data_has_exact_bins() -> None:
+    values = torch.tensor([0.1, 3.7, 250.0]).bfloat16().float().numpy()
+    bins = values.view(np.uint32) >> 16
+    histogram = MagnitudeHistogram.of(np.bincount(bins, minlength=NUM_BINS), exact=True)
+    assert histogram.values.tolist() == values.tolist()
+    assert histogram.percentile(100) == 250.0
+    assert histogram.percentile(50) == float(values[1])
+
+
+def test_amax_divides_by_the_largest_code() -> None:
+    limit = ScaleMethod("amax").limit(histogram_of(np.array([1.0, -896.0])), 896.0, "fp8")
+    assert scale_of(limit, "fp8") == 2.0
+    assert scale_of(254.0, "int8") == 2.0
+    assert scale_of(0.0, "fp8") == 1.0, "any scale represents zeros"
+
+
+def test_percentile_lets_the_rest_saturate() -> None:
+    values = np.concatenate([np.full(999, 1.0), [100.0]])
+    method = ScaleMethod("percentile", 99.0)
+    assert method.limit(histogram_of(values), 100.0, "int8") == pytest.approx(1.0, rel=2**-7)
+    assert ScaleMethod("percentile", 100.0).limit(histogram_of(values), 100.0, "int8") == pytest.approx(100, rel=2**-7)
+
+
+def test_int8_gives_up_a_lone_outlier() -> None:
+    values = np.random.RandomState(0).standard_normal(200_000)
+    values[0] = 30.0
+    # A limit t costs n (t/127)^2 / 12 in rounding and (30 - t)^2 for the outlier: least at t = 30 / (1 + n/12/127^2).
+    best = 30 / (1 + 200_000 / 12 / 127**2)
+    assert ScaleMethod("mse").limit(histogram_of(values), 30.0, "int8") == pytest.approx(best, rel=0.04)
+    assert 3.0 < ScaleMethod("entropy").limit(histogram_of(values), 30.0, "int8") < 15.0
+
+
+def test_mse_is_never_worse_than_amax() -> None:
+    values = np.random.RandomState(1).standard_t(3, size=50_000)
+    amax = float(np.abs(values).max())
+    for kind in LARGEST:
+        errors = []
+        for name in ("amax", "mse"):
+            scale = scale_of(ScaleMethod(name).limit(histogram_of(values), amax, kind), kind)
+            errors.append(np.square(fake_quantize(values, scale, kind) - values).mean())
+        assert errors[1] <= errors[0] * (1 + 1e-3), kind
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_method_exceeds_amax_or_fails_on_zeros(name: str) -> None:
+    values = np.random.RandomState(2).standard_normal(1000)
+    amax = float(np.abs(values).max())
+    for kind in LARGEST:
+        assert 0 < ScaleMethod(name).limit(histogram_of(values), amax, kind) <= amax
+        assert ScaleMethod(name).limit(histogram_of(np.zeros(10)), 0.0, kind) == 0.0
+
+
+def test_entropy_keeps_a_uniform_tensor_whole() -> None:
+    values = np.linspace(-1, 1, 100_001)
+    assert ScaleMethod("entropy").limit(histogram_of(values), 1.0, "int8") > 0.9
+
+
+def test_groups_share_a_scale() -> None:
+    amax = np.array([7.0, 1.0, 14.0, 0.0, 0.0], np.float32)
+    assert group_scales(amax, 2, "int4").tolist() == [1.0, 2.0, 1.0]

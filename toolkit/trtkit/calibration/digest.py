@@ -1,0 +1,19 @@
+"""The digest that ties scales to the checkpoint they were measured on. Knows files, not what is in them."""
+
+from pathlib import Path
+
+from trtkit.artifacts import key_of, sha256_of
+from trtkit.checkpoints.weights import open_weights
+from trtkit.progress import OnProgress, Progress, silent
+
+
+def checkpoint_digest(folder: Path, on_progress: OnProgress = silent) -> str:
+    """Digest of config.json and of every weight file, by content; names count, times and places do not."""
+    paths = [folder / "config.json", *open_weights(folder).files]
+    total = sum(path.stat().st_size for path in paths)
+    done, digests = 0, {}
+    for path in paths:
+        digests[path.name] = sha256_of(path)
+        done += path.stat().st_size
+        on_progress(Progress("digest", done, total, "bytes"))
+    return key_of(digests)

@@ -1,0 +1,63 @@
+"""The heat map of a calibration: layers down, tensors across. Knows how to draw, not how to judge."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from trtkit.calibration.outliers import LayerOutliers
+
+Grid = NDArray[np.float64]
+
+
+def draw_heat_map(layers: Sequence[LayerOutliers], path: Path) -> None:
+    """Write a PNG: on the left how far the largest value stands above the rest, on the right the noise FP8 adds."""
+    kinds = tensor_kinds(layers)
+    figure = Figure(figsize=(2.5 + 0.9 * len(kinds), 2.0 + 0.16 * len(layers)), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, sharey=True)
+    for axes, grid, title in (
+        (left, np.log2(ratio_grid(layers, kinds)), "log2(amax / 99.9th percentile)"),
+        (right, 100 * noise_grid(layers, kinds), "noise of FP8 with one scale, %"),
+    ):
+        image = axes.imshow(grid, aspect="auto", cmap="magma")
+        axes.set_title(title, fontsize=9)
+        axes.set_xticks(range(len(kinds)), kinds, rotation=60, ha="right", fontsize=7)
+        figure.colorbar(image, ax=axes)
+    left.set_ylabel("layer")
+    beside = path.with_suffix(".tmp")
+    figure.savefig(beside, format="png", dpi=110, metadata={"Software": "trtkit"})
+    beside.replace(path)
+
+
+def tensor_kinds(layers: Sequence[LayerOutliers]) -> list[str]:
+    """The columns: tensors by name, experts of one kind together."""
+    return list(dict.fromkeys(_kind(tensor.name) for layer in layers for tensor in layer.tensors))
+
+
+def ratio_grid(layers: Sequence[LayerOutliers], kinds: Sequence[str]) -> Grid:
+    """[layers, kinds]: the largest ratio; 1 where a layer has no such tensor."""
+    grid = np.ones((len(layers), len(kinds)))
+    for row, layer in enumerate(layers):
+        for tensor in layer.tensors:
+            column = kinds.index(_kind(tensor.name))
+            grid[row, column] = max(grid[row, column], tensor.ratio)
+    return grid
+
+
+def noise_grid(layers: Sequence[LayerOutliers], kinds: Sequence[str]) -> Grid:
+    """[layers, kinds]: the largest noise; 0 where a layer has no such tensor."""
+    grid = np.zeros((len(layers), len(kinds)))
+    for row, layer in enumerate(layers):
+        for advice in layer.advice:
+            column = kinds.index(_kind(advice.module))
+            grid[row, column] = max(grid[row, column], advice.noise)
+    return grid
+
+
+def _kind(name: str) -> str:
+    """A tensor's name without the number of its expert."""
+    return ".".join("*" if part.isdecimal() else part for part in name.split("."))

@@ -1,0 +1,154 @@
+"""Outliers: which tensors one shared scale serves badly, and what to do about each. Pure; measures nothing itself.
+
+Everything is judged by measured noise (errors.py); ratios, bits and channels explain it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from trtkit.calibration.number_formats import LARGEST
+from trtkit.calibration.records import KEYS, VALUES, LayerRecord, TensorRecord
+
+CacheAdvice = Literal["fp8", "keep"]
+InputAdvice = Literal["fp8", "per-token", "smooth", "keep"]
+
+# Rounding alone costs e4m3 about 2.6 % of a tensor without outliers (a step of 1/8, errors uniform).
+NOISE_LIMIT = 0.10
+_OUTLIER_CHANNEL = 6.0
+_PERSISTS = 0.2
+_SHOWN_CHANNELS = 5
+
+
+@dataclass(frozen=True)
+class OutlierChannel:
+    """A channel far above the others. share is mean |x| over max |x|: near 0 for spikes at a few tokens."""
+
+    head: int
+    channel: int
+    amax: float
+    times_median: float
+    share: float
+
+    @property
+    def persists(self) -> bool:
+        """Whether it is large at most tokens, so that a scale of its own (or smoothing) helps."""
+        return self.share >= _PERSISTS
+
+
+@dataclass(frozen=True)
+class TensorOutliers:
+    """What one tensor is like.
+
+    ratio      amax over the 99.9th percentile: 1 is none, 10 means that one in a thousand costs the rest 3 bits
+    bulk_bits  of the 8 bits of an integer code, how many nine tenths of the numbers make use of under one scale
+    """
+
+    name: str
+    amax: float
+    ratio: float
+    bulk_bits: float
+    channels: tuple[OutlierChannel, ...]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to do about one tensor (`module` is "k", "v" or a linear layer) and the noise without and with it."""
+
+    layer: int
+    module: str
+    action: str
+    noise: float
+    noise_then: float
+
+
+@dataclass(frozen=True)
+class LayerOutliers:
+    """One layer: its tensors, its scale for an FP8 cache, and the advice."""
+
+    layer: int
+    kv_scale: float
+    tensors: tuple[TensorOutliers, ...]
+    advice: tuple[Advice, ...]
+
+    def of(self, name: str) -> TensorOutliers:
+        """The tensor heard under `name`."""
+        return next(tensor for tensor in self.tensors if tensor.name == name)
+
+
+def judge_layer(record: LayerRecord) -> LayerOutliers:
+    """Describe and advise on one layer. The record needs its errors measured."""
+    tensors = tuple(describe(name, tensor) for name, tensor in record.tensors.items())
+    kv_scale = max(record.keys.amax, record.values.amax) / LARGEST["fp8"]
+    advice = [_cache_advice(record, name) for name in (KEYS, VALUES)]
+    advice += [_input_advice(record, name) for name in record.inputs]
+    return LayerOutliers(record.layer, kv_scale, tensors, tuple(advice))
+
+
+def describe(name: str, tensor: TensorRecord) -> TensorOutliers:
+    """Ratios, bits and outlier channels of one tensor."""
+    amax = tensor.amax
+    high, bulk = tensor.histogram.percentile(99.9), tensor.histogram.percentile(90)
+    return TensorOutliers(
+        name=name,
+        amax=amax,
+        ratio=amax / high if high > 0 else 1.0,
+        bulk_bits=float(np.log2(max(2 * LARGEST["int8"] * bulk / amax, 1.0))) if amax > 0 else 8.0,
+        channels=outlier_channels(tensor),
+    )
+
+
+def outlier_channels(tensor: TensorRecord) -> tuple[OutlierChannel, ...]:
+    """The channels whose maximum is far above the median channel's, largest first."""
+    median = float(np.median(tensor.channel_amax))
+    if median <= 0:
+        return ()
+    per_head = tensor.channel_amax.size // max(1, tensor.num_heads)
+    order = np.argsort(-tensor.channel_amax, kind="stable")[:_SHOWN_CHANNELS]
+    return tuple(
+        OutlierChannel(
+            head=int(index // per_head),
+            channel=int(index % per_head),
+            amax=float(tensor.channel_amax[index]),
+            times_median=float(tensor.channel_amax[index] / median),
+            share=float(tensor.channel_mean_abs[index] / tensor.channel_amax[index]),
+        )
+        for index in order
+        if tensor.channel_amax[index] > _OUTLIER_CHANNEL * median
+    )
+
+
+def overall_cache_advice(layers: Iterable[LayerOutliers]) -> tuple[CacheAdvice, str]:
+    """One advice for the whole cache, as an engine has one cache dtype for all layers, and the reason in words."""
+    advice = [item for layer in layers for item in layer.advice if item.module in (KEYS, VALUES)]
+    bad = [item for item in advice if item.action == "keep"]
+    worst = max(advice, key=lambda item: item.noise)
+    what = {KEYS: "keys", VALUES: "values"}[worst.module]
+    figure = f"the {what} of layer {worst.layer} get {worst.noise:.1%} noise"
+    if bad:
+        return "keep", f"keep the KV cache in the model's dtype: {figure} in FP8 ({len(bad)} tensors exceed 10 %)"
+    return "fp8", f"an FP8 cache is fine: at worst {figure}"
+
+
+def _cache_advice(record: LayerRecord, name: str) -> Advice:
+    errors = record.errors[name]
+    noise = errors["fp8/shared"]
+    # bfloat16 keeps 8 significant bits, FP8 4: its noise is a sixteenth of FP8's whatever the scale.
+    keep = noise > NOISE_LIMIT
+    return Advice(record.layer, name, "keep" if keep else "fp8", noise, noise / 16 if keep else noise)
+
+
+def _input_advice(record: LayerRecord, name: str) -> Advice:
+    """The first of: FP8 with one scale, one scale per token, smoothing, 16 bits, that stays below the limit."""
+    errors = record.errors[name]
+    noise = errors["fp8/tensor"]
+    choices: tuple[tuple[InputAdvice, float], ...] = (
+        ("fp8", noise),
+        ("per-token", errors["fp8/token"]),
+        ("smooth", errors["fp8/smooth"]),
+        ("keep", noise / 16),
+    )
+    action, then = next(choice for choice in choices if choice[1] <= NOISE_LIMIT or choice[0] == "keep")
+    return Advice(record.layer, name, action, noise, then)

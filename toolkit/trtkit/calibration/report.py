@@ -1,0 +1,75 @@
+"""CalibrationReport: what one calibration says, as a record and as a JSON document. Computes and prints nothing."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from trtkit.artifacts import write_text
+from trtkit.calibration.outliers import CacheAdvice, LayerOutliers
+from trtkit.findings import Finding
+
+REPORT_NAME, HEAT_MAP_NAME = "report.json", "outliers.png"
+SCHEMA = "trtkit.calibration-report/1"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was run: so that the same command gives the same report."""
+
+    checkpoint: str
+    digest: str
+    num_samples: int
+    num_tokens: int
+    seed: int
+    dtype: str
+    method: str
+
+
+@dataclass(frozen=True)
+class CalibrationReport:
+    """One checkpoint's calibration; `out` holds calibration.json, report.json, the heat map and a record per layer."""
+
+    out: Path
+    measured: Measured
+    layers: tuple[LayerOutliers, ...]
+    cache_advice: CacheAdvice
+    cache_reason: str
+    findings: tuple[Finding, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document of report.json and of the `--json` contract."""
+        return {
+            "schema": SCHEMA,
+            "out": str(self.out),
+            "measured": asdict(self.measured),
+            "kv_cache": {"advice": self.cache_advice, "reason": self.cache_reason},
+            "layers": [_layer(layer) for layer in self.layers],
+            "findings": [finding.as_dict() for finding in self.findings],
+        }
+
+
+def write_report(report: CalibrationReport, folder: Path) -> None:
+    """Write report.json into `folder`; what it says of the place of the files is relative to it."""
+    document = report.as_dict() | {"out": "."}
+    write_text(folder / REPORT_NAME, json.dumps(document, indent=1) + "\n")
+
+
+def _layer(layer: LayerOutliers) -> dict[str, Any]:
+    return {
+        "layer": layer.layer,
+        "kv_scale": layer.kv_scale,
+        "tensors": [asdict(tensor) for tensor in layer.tensors],
+        "advice": [asdict(advice) for advice in layer.advice],
+    }
+
+
+def sum_of_advice(layers: Sequence[LayerOutliers]) -> dict[str, int]:
+    """How often each action is advised for linear inputs."""
+    counts: dict[str, int] = {}
+    for layer in layers:
+        for advice in layer.advice:
+            if advice.module not in ("k", "v"):
+                counts[advice.action] = counts.get(advice.action, 0) + 1
+    return counts

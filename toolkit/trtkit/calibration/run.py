@@ -1,0 +1,112 @@
+"""Calibrates one checkpoint into a directory: samples, pass, scales, report. Knows the order, not the work."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trtkit import __version__
+from trtkit.artifacts import is_complete, key_of, stage_output
+from trtkit.calibration.calibration_file import (
+    FILE_NAME,
+    ScaleOptions,
+    calibration_document,
+    choose_limits,
+    unused_expert_findings,
+    write_calibration,
+)
+from trtkit.calibration.collect import PassOptions, collect
+from trtkit.calibration.digest import checkpoint_digest
+from trtkit.calibration.errors import measure_layer
+from trtkit.calibration.heat_map import draw_heat_map
+from trtkit.calibration.layer_source import linear_modules
+from trtkit.calibration.outliers import judge_layer, overall_cache_advice
+from trtkit.calibration.pass_files import read_records
+from trtkit.calibration.report import HEAT_MAP_NAME, CalibrationReport, Measured, write_report
+from trtkit.calibration.samples import Sample, SampleOptions, make_samples
+from trtkit.calibration.texts import CalibrationText, shipped_texts
+from trtkit.checkpoints.model_spec import read_model_spec
+from trtkit.findings import Finding
+from trtkit.progress import OnProgress, silent
+
+MEASURED_NAME = "measured"
+_FEW_TOKENS = 2048
+
+
+@dataclass(frozen=True)
+class CalibrationOptions:
+    """Everything that decides a calibration, beside checkpoint and texts. dtype: of the computation."""
+
+    dtype: str
+    device: str = "cpu"
+    samples: SampleOptions = field(default_factory=SampleOptions)
+    scales: ScaleOptions = field(default_factory=ScaleOptions)
+
+
+def calibrate(
+    checkpoint: Path,
+    out: Path,
+    options: CalibrationOptions,
+    texts: list[CalibrationText] | None = None,
+    on_progress: OnProgress = silent,
+) -> CalibrationReport:
+    """Calibrate `checkpoint` into `out`. Measurements that stand there are used again, an interrupted pass goes on.
+
+    texts: None takes those that trtkit ships. Raises what make_samples and collect raise.
+    """
+    spec = read_model_spec(checkpoint)
+    samples = make_samples(shipped_texts() if texts is None else texts, checkpoint, spec.vocab_size, options.samples)
+    digest = checkpoint_digest(checkpoint, on_progress)
+    measured = Measured(
+        checkpoint=str(checkpoint),
+        digest=digest,
+        num_samples=len(samples),
+        num_tokens=sum(len(sample.token_ids) for sample in samples),
+        seed=options.samples.seed,
+        dtype=options.dtype,
+        method=options.scales.method.name,
+    )
+    folder = out / MEASURED_NAME
+    key = _key(digest, samples, options)
+    if not is_complete(folder, key):
+        with stage_output(folder, stage="calibrate", key=key) as scratch:
+            collect(
+                checkpoint, samples, scratch, PassOptions(options.dtype, options.device), measure_layer, on_progress
+            )
+    return _conclude(out, checkpoint, measured, options.scales)
+
+
+def _key(digest: str, samples: list[Sample], options: CalibrationOptions) -> str:
+    """What decides the measurements; how scales are chosen from them does not."""
+    return key_of(
+        {
+            "trtkit": __version__,
+            "checkpoint": digest,
+            "dtype": options.dtype,
+            "device": options.device,
+            "samples": [sample.token_ids for sample in samples],
+        }
+    )
+
+
+def _conclude(out: Path, checkpoint: Path, measured: Measured, options: ScaleOptions) -> CalibrationReport:
+    """Scales, report and heat map from the measurements; each file is written whole or not at all."""
+    limits = choose_limits(read_records(out / MEASURED_NAME), linear_modules(checkpoint), options)
+    layers = tuple(judge_layer(record) for record in read_records(out / MEASURED_NAME))
+    advice, reason = overall_cache_advice(layers)
+    findings = unused_expert_findings(limits, measured.checkpoint)
+    if measured.num_tokens < _FEW_TOKENS:
+        findings.append(_few_tokens(measured))
+    report = CalibrationReport(out, measured, layers, advice, reason, tuple(findings))
+    write_calibration(out / FILE_NAME, calibration_document(limits, measured.digest, options))
+    draw_heat_map(layers, out / HEAT_MAP_NAME)
+    write_report(report, out)
+    return report
+
+
+def _few_tokens(measured: Measured) -> Finding:
+    return Finding(
+        "CALIB-FEW",
+        "warning",
+        measured.checkpoint,
+        f"only {measured.num_tokens} tokens were measured; rare large values may be missing",
+        f"calibrate with at least {_FEW_TOKENS} tokens: more samples, a larger max_len or more text",
+    )

@@ -1,0 +1,54 @@
+"""`trtkit calibrate`: parse, call, show."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+from rich.console import Group
+from rich.table import Table
+
+from trtkit.calibration.report import CalibrationReport, sum_of_advice
+from trtkit.calibration.scales import METHODS
+from trtkit.cli.environment import cache_directory
+from trtkit.cli.output import Output, with_output
+from trtkit.config.load import load_config
+from trtkit.config.schema import Dtype
+
+
+@click.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Instead of build/<name>/calibration.")
+@click.option("--only", type=click.Choice(["target", "draft"]), help="Calibrate one of the two models.")
+@click.option("--method", type=click.Choice(METHODS), default="amax", show_default=True, help="How limits are chosen.")
+@click.option("--percentile", default=99.99, show_default=True, help="For --method percentile.")
+@click.option("--dtype", type=click.Choice(get_args(Dtype)), help="Of the computation; instead of the model's.")
+@click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Instead of the YAML's; may be repeated.")
+@with_output
+def command(output: Output, config: Path, overrides: tuple[str, ...], **choices: Any) -> None:
+    """Measure the models of CONFIG on calibration texts: KV and activation scales, outliers, advice.
+
+    Writes calibration.json (for the conversion), report.json and outliers.png for each model. Interrupted, it goes on
+    where it stopped when it is run again. docs/calibration.md explains every number.
+    """
+    from trtkit.calibration.jobs import Choices, plan_calibrations, run_calibrations
+
+    planned = plan_calibrations(load_config(config, overrides), cache_directory(), Choices(**choices))
+    reports = run_calibrations(planned, output.progress)
+    document = {"schema": "trtkit.calibrate/1", "models": {role: report.as_dict() for role, report in reports.items()}}
+    output.result(document, Group(*(render(role, report) for role, report in reports.items())))
+
+
+def render(role: str, report: CalibrationReport) -> Group:
+    """One line per layer, then the advice."""
+    title = f"{role}: {report.measured.checkpoint}, {report.measured.num_tokens} tokens, {report.measured.dtype}"
+    table = Table("layer", "max |k|", "max |v|", "KV scale", "k ratio", "v ratio", "k noise", "v noise", box=None)
+    for layer in report.layers:
+        k, v = layer.of("k"), layer.of("v")
+        noise = [f"{advice.noise:.1%}" for advice in layer.advice[:2]]
+        figures = (f"{k.amax:.4g}", f"{v.amax:.4g}", f"{layer.kv_scale:.4g}", f"{k.ratio:.1f}", f"{v.ratio:.1f}")
+        table.add_row(str(layer.layer), *figures, *noise)
+    advice = ", ".join(f"{count} x {action}" for action, count in sorted(sum_of_advice(report.layers).items()))
+    lines = [f"{finding.severity}: {finding.code}: {finding.cause}" for finding in report.findings]
+    lines += [f"cache   {report.cache_reason}", f"inputs  {advice}", f"wrote   {report.out}"]
+    return Group(title, table, *lines)

@@ -158,7 +158,7 @@ def test_llama_3_and_3_1_differ_in_reserved_tokens_only_and_that_is_no_error(tmp
 @pytest.mark.parametrize("streaming", [True, False])
 @pytest.mark.parametrize("draft", [True, False])
 def test_repositories_of_every_shape_raise_no_alarm(streaming: bool, draft: bool, tmp_path: Path) -> None:
-    build = tiny_build(tmp_path, tiny_config(streaming=streaming, draft=draft))
+    build = tiny_build(tmp_path, tiny_config(draft=draft, serving={"streaming": streaming}))
     assert check_repository(build / "model_repository") == []
 
 

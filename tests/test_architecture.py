@@ -100,7 +100,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "transformers": ("checkpoints/", "conversion/", "evaluate/", "demo/", "calibration/"),
     "tritonclient": ("serving/kserve.py", "repository/pbtxt.py"),
     "triton_python_backend_utils": ("serving/triton_io.py",),
-    "modelopt": ("calibration/",),
+    "modelopt": ("calibration/", "conversion/"),
     "tensorrt_llm": ("engines/runtime.py",),
     "matplotlib": ("evaluate/", "planning/", "calibration/"),
 }

@@ -5,42 +5,53 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from trtkit import __version__
 from trtkit.artifacts import disk_error, is_complete, key_of, stage_output, write_text
-from trtkit.conversion.encoding import Encoders
+from trtkit.conversion.encoding import Encoders, is_quantized
+from trtkit.conversion.foreign_source import readable_source
+from trtkit.conversion.hf_fp8 import hf_fp8_headers, write_hf_fp8
+from trtkit.conversion.modelopt_export import CONFIGURATIONS as MODELOPT
+from trtkit.conversion.modelopt_export import export_with_modelopt, read_sequences, synthetic_calibration
 from trtkit.conversion.options import ConversionOptions
 from trtkit.conversion.plan import ConversionPlan, plan_conversion
 from trtkit.conversion.rank_writer import RankWriter, WrittenFile, file_bytes
 from trtkit.conversion.report import MANIFEST_NAME, ConversionReport, findings_of, manifest_text, report_of
-from trtkit.conversion.source_files import SourceFiles
-from trtkit.conversion.trtllm_config import checkpoint_config
+from trtkit.conversion.source_files import SourceFiles, refuse_non_finite
+from trtkit.conversion.trtllm_config import carried_quantization, checkpoint_config
+from trtkit.conversion.verify import verify_checkpoint
 from trtkit.errors import CheckpointError, InputError
+from trtkit.findings import Finding
 from trtkit.progress import OnProgress, silent
 
 _SPARE_BYTES = 16 << 20
 
 
 def convert_to(
-    source: Path, out: Path, options: ConversionOptions, on_progress: OnProgress = silent
+    source: Path, out: Path, options: ConversionOptions, on_progress: OnProgress = silent, *, verify: bool = False
 ) -> ConversionReport:
     """Convert into `out`, which appears whole or not at all; an `out` with the same inputs is left as it is.
 
-    Raises what convert_checkpoint raises, and InputError OUT-EXISTS when `out` is something else's directory.
+    `source` may also be a GGUF file, or a folder with one, or with pickles when the options allow them. Raises what
+    convert_checkpoint raises, and InputError OUT-EXISTS when `out` is something else's directory.
     """
     started = time.perf_counter()
+    _refuse_foreign_out(source, out)
+    source = readable_source(source, out.with_name(f".{out.name}.source"), allow_pickle=options.allow_pickle)
     plan = plan_conversion(source, options)
     key = _key(plan, source)
-    _refuse_foreign_out(source, out)
     if is_complete(out, key):
-        return report_of(out, plan, time.perf_counter() - started)
-    _check_disk(plan, out.parent)
-    with stage_output(out, stage="convert", key=key) as scratch:
-        report = convert_checkpoint(source, scratch, options, on_progress)
-    return ConversionReport(
-        out, report.files, report.num_tensors, time.perf_counter() - started, report.skipped, report.findings
-    )
+        report = report_of(out, plan)
+    else:
+        _check_disk(plan, out.parent)
+        with stage_output(out, stage="convert", key=key) as scratch:
+            report = replace(convert_checkpoint(source, scratch, options, on_progress), out=out)
+    if verify:
+        verify_checkpoint(out, on_progress)
+    return replace(report, seconds=time.perf_counter() - started, verified=verify)
 
 
 def convert_checkpoint(
@@ -60,14 +71,10 @@ def convert_checkpoint(
     plan = plan_conversion(source, options)
     _check_disk(plan, out)
     try:
-        with SourceFiles(plan.weights, plan.names) as files:
-            written = _write_ranks(plan, source, out, files, on_progress)
-            findings = findings_of(files, source)
-        config = checkpoint_config(plan.spec, plan.options) | {"producer": {"name": "trtkit", "version": __version__}}
-        write_text(out / "config.json", json.dumps(config, indent=2) + "\n")
+        written, findings = _write(plan, source, out, on_progress)
         write_text(out / MANIFEST_NAME, manifest_text(plan, written, findings))
-        for file in written:
-            (out / f".{file.name.removesuffix('.safetensors')}.done.json").unlink(missing_ok=True)
+        for record in out.glob(".rank*.done.json"):
+            record.unlink()
     except OSError as error:
         raise disk_error(error, out) from error
     return ConversionReport(
@@ -78,6 +85,36 @@ def convert_checkpoint(
         skipped=all(file.skipped for file in written),
         findings=tuple(findings),
     )
+
+
+def _write(
+    plan: ConversionPlan, source: Path, out: Path, on_progress: OnProgress
+) -> tuple[list[WrittenFile], list[Finding]]:
+    """Everything but the manifest, by the writer that the options ask for."""
+    options = plan.options
+    if options.quantization in MODELOPT:
+        sequences = read_sequences(options.calibration_text, source) if options.calibration_text else None
+        files = export_with_modelopt(source, out, options, sequences, on_progress)
+        return files, [] if sequences else [synthetic_calibration(source)]
+    with SourceFiles(plan.weights, plan.names) as opened:
+        if options.strict:
+            refuse_non_finite(opened, source)
+        if options.output_format == "hf":
+            files = [write_hf_fp8(plan, source, out, opened, on_progress)]
+        else:
+            files = _write_ranks(plan, source, out, opened, on_progress)
+            write_text(out / "config.json", json.dumps(_config(plan), indent=2) + "\n")
+        return files, findings_of(plan, opened, source)
+
+
+def _config(plan: ConversionPlan) -> dict[str, Any]:
+    """config.json, with who wrote it."""
+    config = checkpoint_config(plan.spec, plan.options) | {"producer": {"name": "trtkit", "version": __version__}}
+    if plan.scales is not None and plan.scales.weights:
+        linear = (t for targets in plan.targets for t in targets if t.kind in ("linear", "expert"))
+        left = sorted({t.name.removesuffix(".weight") for t in linear if not is_quantized(plan, t)})
+        config["quantization"] = carried_quantization(config["quantization"], left)
+    return config
 
 
 def _write_ranks(
@@ -106,10 +143,11 @@ def _key(plan: ConversionPlan, source: Path) -> str:
 
 
 def _check_disk(plan: ConversionPlan, out: Path) -> None:
-    """Raise CheckpointError DISK-SPACE when the files will not fit beside what is there."""
-    source = SourceFiles(plan.weights, plan.names)
-    writer = RankWriter(out, "", Encoders(plan, source), source)
-    needed = sum(file_bytes(writer.headers(targets)) for targets in plan.targets) + _SPARE_BYTES
+    """Raise CheckpointError DISK-SPACE when the files will not fit beside what is there.
+
+    Asking for every header also finds what the encoders cannot do, before anything is written.
+    """
+    needed = _output_bytes(plan) + _SPARE_BYTES
     free = shutil.disk_usage(_existing(out)).free + sum(file.stat().st_size for file in out.glob("rank*.safetensors"))
     if needed > free:
         raise CheckpointError(
@@ -118,6 +156,19 @@ def _check_disk(plan: ConversionPlan, out: Path) -> None:
             code="DISK-SPACE",
             where=str(out),
         )
+
+
+def _output_bytes(plan: ConversionPlan) -> int:
+    """Bytes of the files; for modelopt, which quantises by itself, those without quantisation."""
+    source = SourceFiles(plan.weights, plan.names)
+    if plan.options.output_format == "hf":
+        return file_bytes(hf_fp8_headers(plan, source))
+    unquantized = plan.options.quantization in MODELOPT
+    sized = replace(plan, options=replace(plan.options, quantization="none")) if unquantized else plan
+    encoders = Encoders(sized, source)
+    return sum(
+        file_bytes([h for target in targets for h in encoders(target).headers(target)]) for targets in plan.targets
+    )
 
 
 def _existing(folder: Path) -> Path:

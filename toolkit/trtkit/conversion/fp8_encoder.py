@@ -33,7 +33,11 @@ class Fp8Encoder(PlainEncoder):
         self._conversions: dict[tuple[str, float], Convert] = {}
 
     def headers(self, target: Target) -> list[TensorHeader]:
-        """`weight`, `weights_scaling_factor` ([experts, 1] for experts) and `activation_scaling_factor`."""
+        """`weight`, `weights_scaling_factor` ([experts, 1] for experts) and `activation_scaling_factor`.
+
+        Raises what asking for the activation scale raises: a missing one is known before anything is written.
+        """
+        self._input_scale_of(target)
         stem = target.name.removesuffix("weight")
         scale_shape = (target.stacked, 1) if target.stacked else (1,)
         return [

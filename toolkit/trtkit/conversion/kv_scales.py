@@ -27,7 +27,8 @@ class WithKvScales:
         self._scale_of = scale_of
 
     def headers(self, target: Target) -> list[TensorHeader]:
-        """The inner tensors, then the two scales."""
+        """The inner tensors, then the two scales. Raises what asking for the scale raises."""
+        self._scale_of(target.layer)
         stem = target.name.removesuffix("qkv.weight")
         names = (f"{stem}kv_cache_scaling_factor", f"{stem}kv_cache_rcp_scaling_factor")
         return [*self._inner.headers(target), *(TensorHeader(name, "float32", (1,)) for name in names)]

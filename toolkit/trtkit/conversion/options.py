@@ -19,6 +19,7 @@ Quantization = Literal[
     "nvfp4",
 ]
 KvCacheDtype = Literal["auto", "fp8", "int8", "int4"]
+OutputFormat = Literal["tensorrt_llm", "hf"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,10 @@ class ConversionOptions:
                         cut the embedding over the tensor ranks, by vocabulary (0) or by hidden size (1)
     weight_only_arch    SM version whose layout packed INT8/INT4 weights get
     calibration         file of activation and KV maxima, or None
+    calibration_text    one text per line, for the quantisations that modelopt calibrates itself, or None
     strict              refuse NaN and Inf weights instead of warning
+    allow_pickle        read pickles (with torch's weights_only loader) where there is no safetensors file
+    output_format       "tensorrt_llm", or "hf" for the PyTorch backend (FP8 only)
     """
 
     dtype: Dtype = "auto"
@@ -44,7 +48,10 @@ class ConversionOptions:
     embedding_sharding_dim: Literal[0, 1] = 0
     weight_only_arch: int = 80
     calibration: Path | None = None
+    calibration_text: Path | None = None
     strict: bool = False
+    allow_pickle: bool = False
+    output_format: OutputFormat = "tensorrt_llm"
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -55,6 +62,12 @@ class ConversionOptions:
         for name in ("tensor_parallel", "pipeline_parallel", "expert_parallel"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} {getattr(self, name)} is not positive", "use 1 or more", code="CONV-OPTION")
+        if self.output_format == "hf" and self.quantization != "fp8":
+            raise InputError(
+                f"a Hugging Face checkpoint is only written for fp8, not for {self.quantization}",
+                "use --quantization fp8, or the original checkpoint",
+                code="CONV-OPTION",
+            )
         if self.tensor_parallel % self.expert_parallel:
             raise InputError(
                 f"expert_parallel {self.expert_parallel} does not divide tensor_parallel {self.tensor_parallel}",
@@ -67,4 +80,5 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "dtype": get_args(Dtype),
     "quantization": get_args(Quantization),
     "kv_cache_dtype": get_args(KvCacheDtype),
+    "output_format": get_args(OutputFormat),
 }

@@ -11,14 +11,17 @@ from trtkit.conversion.layout import RankLayout, Target, all_ranks, rules_for
 from trtkit.conversion.options import ConversionOptions, Dtype
 from trtkit.conversion.parallelism import check_parallelism
 from trtkit.conversion.source_check import resolve_names
+from trtkit.conversion.source_scales import SourceScales, read_scales
 from trtkit.conversion.weight_maps import WEIGHT_MAPS
+from trtkit.errors import CheckpointError
 
 
 @dataclass(frozen=True)
 class ConversionPlan:
     """A checkpoint that was proven whole, and the tensors of every rank.
 
-    options.dtype is resolved; names maps the rules' source names to stored ones; targets[rank] are in file order.
+    options.dtype is resolved; names maps the rules' source names to stored ones; targets[rank] are in file order;
+    scales are those of a source that is quantised already.
     """
 
     spec: ModelSpec
@@ -26,6 +29,16 @@ class ConversionPlan:
     weights: Mapping[str, StoredTensor]
     names: Mapping[str, str]
     targets: Sequence[Sequence[Target]]
+    scales: SourceScales | None = None
+
+    @property
+    def dropped_scales(self) -> list[str]:
+        """Scale tensors of the source that no converted tensor takes."""
+        if self.scales is None:
+            return []
+        kept = {"weight", "input"} if self.scales.weights else set()
+        kept |= {"kv"} if self.options.kv_cache_dtype == "fp8" else set()
+        return sorted(name for group, names in self.scales.names.items() if group not in kept for name in names)
 
 
 def plan_conversion(source: Path, options: ConversionOptions) -> ConversionPlan:
@@ -40,7 +53,23 @@ def plan_conversion(source: Path, options: ConversionOptions) -> ConversionPlan:
     resolved = replace(options, dtype=_dtype(spec, options, weights))
     rules = rules_for(spec, WEIGHT_MAPS[spec.family])
     targets = [list(RankLayout(spec, rules, rank).targets()) for rank in all_ranks(resolved)]
-    return ConversionPlan(spec, resolved, weights, names, targets)
+    scales = read_scales(weights, weights)
+    _check_quantized(scales, resolved, source)
+    return ConversionPlan(spec, resolved, weights, names, targets, scales)
+
+
+def _check_quantized(scales: SourceScales, options: ConversionOptions, source: Path) -> None:
+    """FP8 weights stay what they are: the options must name their format. Raises CheckpointError CKPT-QUANT."""
+    if not scales.weights:
+        return
+    stored = "fp8_rowwise" if scales.per_channel else "fp8"
+    if options.quantization != stored:
+        raise CheckpointError(
+            f"its weights are stored as {stored}, and the conversion asks for {options.quantization}",
+            f"use --quantization {stored}, or convert the unquantised checkpoint",
+            code="CKPT-QUANT",
+            where=str(source),
+        )
 
 
 def _dtype(spec: ModelSpec, options: ConversionOptions, weights: Mapping[str, StoredTensor]) -> Dtype:

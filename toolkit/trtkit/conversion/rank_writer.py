@@ -69,11 +69,6 @@ class RankWriter:
         kept = [file for file in found.values() if file is not None]
         return sorted(kept + written, key=lambda file: (len(file.name), file.name))
 
-    def forget_records(self, indices: Sequence[int]) -> None:
-        """Remove the records of finished files, once the manifest has taken their place."""
-        for index in indices:
-            self._record(index).unlink(missing_ok=True)
-
     def _open(self, index: int, targets: Sequence[Target], lanes: WriteLanes) -> RankFile:
         self._record(index).unlink(missing_ok=True)
         return RankFile(self._path(index), self.headers(targets), lanes)

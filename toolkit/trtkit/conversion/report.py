@@ -17,7 +17,7 @@ MANIFEST_SCHEMA = "trtkit.conversion/1"
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """What a conversion wrote. skipped: everything was there already."""
+    """What a conversion wrote. skipped: everything was there already. verified: it was read again and compared."""
 
     out: Path
     files: tuple[WrittenFile, ...]
@@ -25,6 +25,7 @@ class ConversionReport:
     seconds: float
     skipped: bool
     findings: tuple[Finding, ...]
+    verified: bool = False
 
     @property
     def num_bytes(self) -> int:
@@ -53,39 +54,51 @@ class ConversionReport:
             "out": str(self.out),
             "stages": [stage],
             "manifest": str(self.out / MANIFEST_NAME),
+            "verified": self.verified,
             "files": [asdict(file) for file in self.files],
             "findings": [finding.as_dict() for finding in self.findings],
         }
 
 
-def findings_of(files: SourceFiles, source: Path) -> list[Finding]:
-    """The warnings that reading and casting gave."""
-    non_finite = [
-        Finding(
-            "CKPT-NAN",
-            "warning",
-            f"{source}:{name}",
-            "holds NaN or Inf",
-            "take the weights from their source again; --strict refuses such a checkpoint",
-        )
-        for name in sorted(files.non_finite)
-    ]
-    overflowed = [
-        Finding(
-            "CKPT-OVERFLOW",
-            "warning",
-            f"{source}:{name}",
-            "holds values that became Inf in the target dtype",
-            "convert to bfloat16 instead of float16",
-        )
-        for name in sorted(files.overflowed)
-    ]
-    return non_finite + overflowed
+def findings_of(plan: ConversionPlan, files: SourceFiles, source: Path) -> list[Finding]:
+    """The warnings of a conversion: NaN, overflow, scales that stay behind, a constant KV scale."""
+    findings = [_about(name, source, *_NON_FINITE) for name in sorted(files.non_finite)]
+    findings += [_about(name, source, *_OVERFLOW) for name in sorted(files.overflowed)]
+    findings += [_about(name, source, *_DROPPED) for name in plan.dropped_scales]
+    no_kv_scales = plan.scales is None or not plan.scales.kv
+    if plan.options.kv_cache_dtype == "fp8" and plan.options.calibration is None and no_kv_scales:
+        findings.append(Finding("CONV-KV-CONSTANT", "note", str(source), *_CONSTANT))
+    return findings
+
+
+_NON_FINITE = (
+    "CKPT-NAN",
+    "holds NaN or Inf",
+    "take the weights from their source again; --strict refuses such a checkpoint",
+)
+_OVERFLOW = (
+    "CONV-OVERFLOW",
+    "holds values that became Inf in the target dtype",
+    "convert to bfloat16 instead of float16",
+)
+_DROPPED = (
+    "CONV-SCALE-DROPPED",
+    "is a scale that the converted checkpoint does not use",
+    "add --kv-cache fp8 to keep KV scales",
+)
+_CONSTANT = (
+    "every KV scale is 1.0, which fits no model in particular",
+    "measure them with `trtkit calibrate` and pass --calibration",
+)
+
+
+def _about(name: str, source: Path, code: str, cause: str, fix: str) -> Finding:
+    return Finding(code, "warning", f"{source}:{name}", cause, fix)
 
 
 def manifest_text(plan: ConversionPlan, written: list[WrittenFile], findings: list[Finding]) -> str:
     """The manifest: no times and no absolute paths, so that equal inputs give an equal file."""
-    options = {name: value for name, value in asdict(plan.options).items() if name != "calibration"}
+    options = {name: value for name, value in asdict(plan.options).items() if not name.startswith("calibration")}
     sources = sorted({tensor.file for tensor in plan.weights.values()})
     document = {
         "schema": MANIFEST_SCHEMA,
@@ -99,11 +112,11 @@ def manifest_text(plan: ConversionPlan, written: list[WrittenFile], findings: li
     return json.dumps(document, indent=2) + "\n"
 
 
-def report_of(out: Path, plan: ConversionPlan, seconds: float) -> ConversionReport:
+def report_of(out: Path, plan: ConversionPlan) -> ConversionReport:
     """The report of a finished `out`, from its manifest."""
     document = json.loads((out / MANIFEST_NAME).read_text(encoding="utf-8"))
     files = tuple(
         WrittenFile(name, entry["bytes"], entry["sha256"], skipped=True) for name, entry in document["files"].items()
     )
     findings = tuple(Finding(**finding) for finding in document["findings"])
-    return ConversionReport(out, files, sum(map(len, plan.targets)), seconds, True, findings)
+    return ConversionReport(out, files, sum(map(len, plan.targets)), 0.0, True, findings)

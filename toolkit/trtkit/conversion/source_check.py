@@ -8,6 +8,7 @@ from trtkit.checkpoints.model_spec import ModelSpec
 from trtkit.checkpoints.stored_tensor import FLOAT_DTYPES, StoredTensor
 from trtkit.conversion.layout import dimensions_of, rules_for
 from trtkit.conversion.rules import Part, Rule, WeightMap
+from trtkit.conversion.source_scales import FP8, is_scale, refuse_foreign_formats
 from trtkit.errors import CheckpointError
 
 _SHOWN = 3
@@ -32,9 +33,12 @@ def resolve_names(spec: ModelSpec, weight_map: WeightMap, weights: Mapping[str, 
             missing.append(stored)
         if len(missing) >= _SHOWN:
             break
+    if missing:
+        refuse_foreign_formats(weights)
     _refuse_missing(missing, spec, weights)
+    refuse_foreign_formats(weights)
     for name, shape in expected.items():
-        _check_tensor(weights[names[name]], shape)
+        _check_tensor(weights[names[name]], shape, weights)
     _refuse_leftovers(set(weights) - set(names.values()), spec, weight_map, weights)
     return names
 
@@ -83,7 +87,7 @@ def _refuse_missing(missing: list[str], spec: ModelSpec, weights: Mapping[str, S
     )
 
 
-def _check_tensor(tensor: StoredTensor, shape: Shape) -> None:
+def _check_tensor(tensor: StoredTensor, shape: Shape, weights: Mapping[str, StoredTensor]) -> None:
     if tensor.shape != shape:
         raise CheckpointError(
             f"{tensor.name} has shape {list(tensor.shape)}; config.json makes it {list(shape)}",
@@ -91,10 +95,11 @@ def _check_tensor(tensor: StoredTensor, shape: Shape) -> None:
             code="CKPT-SHAPE",
             where=str(tensor.file),
         )
-    if tensor.dtype not in FLOAT_DTYPES:
+    is_scaled = tensor.dtype == FP8 and f"{tensor.name}_scale" in weights
+    if tensor.dtype not in FLOAT_DTYPES and not is_scaled:
         raise CheckpointError(
             f"{tensor.name} has dtype {tensor.dtype}",
-            f"save the checkpoint in {', '.join(FLOAT_DTYPES)}",
+            f"save the checkpoint in {', '.join(FLOAT_DTYPES)}, or in FP8 with a weight_scale beside each weight",
             code="CKPT-DTYPE",
             where=str(tensor.file),
         )
@@ -105,7 +110,8 @@ def _refuse_leftovers(
 ) -> None:
     """A tensor that no rule reads would be lost silently, so it is refused; a tied head's copy is not a loss."""
     ignored = (*weight_map.ignored, *(("lm_head.weight",) if spec.tie_word_embeddings else ()))
-    unused = sorted(name for name in left if not any(fnmatchcase(name, pattern) for pattern in ignored))
+    lost = (name for name in left if not is_scale(name, weights))
+    unused = sorted(name for name in lost if not any(fnmatchcase(name, pattern) for pattern in ignored))
     if unused:
         raise CheckpointError(
             f"{_listed(unused)} belong to nothing that the {spec.family} architecture has",

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtkit.checkpoints.stored_tensor import StoredTensor, bits_of
+from trtkit.conversion.casting import has_non_finite
 from trtkit.errors import CheckpointError
 
 BLOCK_BYTES = 512 << 10
@@ -48,9 +49,14 @@ class SourceFiles:
         """The stored dtype."""
         return self._weights[name].dtype
 
-    def states(self) -> dict[str, tuple[int, ...]]:
-        """File name -> (inode, bytes, modification time in ns) when it was opened."""
-        return {str(file): state for file, state in self._states.items()}
+    @property
+    def names(self) -> list[str]:
+        """Every source name of the rules, in their order."""
+        return list(self._weights)
+
+    def holds_non_finite(self, name: str) -> bool:
+        """Whether NaN or Inf is among the tensor's values."""
+        return any(has_non_finite(block, self.dtype_of(name)) for block in self.all_blocks(name))
 
     def check_unchanged(self) -> None:
         """Raise CheckpointError CKPT-CHANGED when a file was replaced, resized or written to since it was opened."""
@@ -100,6 +106,18 @@ class SourceFiles:
             "wait until the download or save has finished, then run the same command again",
             code="CKPT-CHANGED",
             where=str(file),
+        )
+
+
+def refuse_non_finite(files: SourceFiles, where: Path) -> None:
+    """Read everything once. Raises CheckpointError CKPT-NAN naming the tensors that hold NaN or Inf."""
+    names = [name for name in files.names if files.holds_non_finite(name)]
+    if names:
+        raise CheckpointError(
+            f"{', '.join(names[:3])}{' and more' if len(names) > 3 else ''} hold NaN or Inf",
+            "take the weights from their source again, or convert without --strict",
+            code="CKPT-NAN",
+            where=str(where),
         )
 
 

@@ -4,6 +4,7 @@ Keys and defaults: PretrainedConfig and its subclasses. `mapping` holds only wha
 older loaders refuse mapping keys they do not know.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from trtkit.checkpoints.model_spec import ModelSpec
@@ -20,6 +21,15 @@ _WEIGHT_ALGORITHMS: dict[str, str | None] = {
     "int8_weight_only": "W8A16",
     "int4_weight_only": "W4A16",
 }
+# What the loader leaves alone when exclude_modules is null.
+_NEVER_QUANTIZED = (
+    "*lm_head",
+    "*router",
+    "*vocab_embedding",
+    "*position_embedding",
+    "*block_embedding",
+    "*shared_expert_gate",
+)
 # Meta's recipe for Llama 3.1 clamps activations here; it leaves attention and the first and last layers alone.
 _CLAMP = [-1200.0, 1200.0]
 _KV_ALGORITHMS: dict[str, str | None] = {"auto": None, "int4": None, "fp8": "FP8", "int8": "INT8"}
@@ -28,6 +38,15 @@ _KV_ALGORITHMS: dict[str, str | None] = {"auto": None, "int4": None, "fp8": "FP8
 def checkpoint_config(spec: ModelSpec, options: ConversionOptions) -> dict[str, Any]:
     """The document; options.dtype must be resolved (not "auto")."""
     return {**_common(spec, options), **_FAMILY_KEYS[spec.family](spec)}
+
+
+def carried_quantization(quantization: dict[str, Any], unquantized: Sequence[str]) -> dict[str, Any]:
+    """The quantization section for weights that were FP8 in the source: no recipe, and what that source left alone.
+
+    unquantized: names of linear layers that are not FP8. A list replaces the loader's own, so it starts with that one.
+    """
+    excluded = [*_NEVER_QUANTIZED, *unquantized] if unquantized else None
+    return quantization | {"use_meta_recipe": False, "exclude_modules": excluded}
 
 
 def _common(spec: ModelSpec, options: ConversionOptions) -> dict[str, Any]:

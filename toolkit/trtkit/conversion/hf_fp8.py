@@ -1,0 +1,163 @@
+"""An FP8 checkpoint in Hugging Face's format, for TensorRT-LLM's PyTorch backend. Knows unified scale names, no ranks.
+
+Each linear layer keeps its name and gets, beside `weight` in float8_e4m3fn, the scalars `weight_scale` and
+`input_scale`; k_proj.k_scale and v_proj.v_scale where the KV cache is FP8; all are multipliers, max / 448.
+hf_quant_config.json says so. The loader fuses layers, and scales, itself.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from trtkit import __version__
+from trtkit.artifacts import write_text
+from trtkit.checkpoints.quantized import QUANT_FILE
+from trtkit.conversion.calibration import NO_CALIBRATION, Calibration, read_calibration
+from trtkit.conversion.casting import E4M3_MAX, largest_magnitude, tabulated, to_e4m3, to_float32
+from trtkit.conversion.fp8_encoder import fp8_scale
+from trtkit.conversion.layout import rules_for
+from trtkit.conversion.plan import ConversionPlan
+from trtkit.conversion.rank_file import RankFile, TensorHeader
+from trtkit.conversion.rank_writer import WrittenFile
+from trtkit.conversion.source_files import SourceFiles
+from trtkit.conversion.source_scales import FP8
+from trtkit.conversion.weight_maps import WEIGHT_MAPS
+from trtkit.conversion.write_lanes import WriteLanes
+from trtkit.errors import InputError
+from trtkit.progress import OnProgress, Progress
+
+WEIGHTS_NAME = "model.safetensors"
+_COPIED = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "*.jinja",
+    "vocab.json",
+    "merges.txt",
+)
+
+
+class HfFp8Writer:
+    """Writes the folder for one plan; calibration gives the input scales."""
+
+    def __init__(self, plan: ConversionPlan, calibration: Calibration, source: SourceFiles) -> None:
+        self._plan = plan
+        self._calibration = calibration
+        self._source = source
+        rules = rules_for(plan.spec, WEIGHT_MAPS[plan.spec.family])
+        patterns = {part.source for rule in rules if rule.kind in ("linear", "expert") for part in rule.parts}
+        self._linear = {name for name in plan.names if _pattern(name) in patterns}
+        if plan.spec.family in ("gpt2",):
+            raise InputError(
+                "TensorRT-LLM's PyTorch backend has no GPT-2",
+                "use backend: engine or reference for this model",
+                code="CONV-HF-FP8",
+            )
+
+    def headers(self) -> list[TensorHeader]:
+        """Every tensor of the file, in order. Raises InputError CONV-CALIBRATION when a scale is not known."""
+        return [header for name in self._plan.names for header in self._headers_of(name)]
+
+    def write(self, out: Path, on_progress: OnProgress) -> str:
+        """Write model.safetensors and return its sha256."""
+        with WriteLanes() as lanes:
+            file = RankFile(out / WEIGHTS_NAME, self.headers(), lanes)
+            try:
+                for done, name in enumerate(self._plan.names, start=1):
+                    self._write_tensor(name, file)
+                    on_progress(Progress("convert", done, len(self._plan.names), "tensors"))
+                self._source.check_unchanged()
+                return file.finish()
+            finally:
+                file.abandon()
+
+    def _headers_of(self, name: str) -> Iterator[TensorHeader]:
+        stored = self._plan.names[name]
+        shape = self._plan.weights[stored].shape
+        if name not in self._linear:
+            yield TensorHeader(stored, self._plan.weights[stored].dtype, shape)
+            return
+        module = stored.removesuffix(".weight")
+        self._calibration.input_max([module])
+        yield TensorHeader(stored, FP8, shape)
+        yield TensorHeader(f"{module}.weight_scale", "float32", ())
+        yield TensorHeader(f"{module}.input_scale", "float32", ())
+        if self._kv_scale(module) is not None:
+            yield TensorHeader(f"{module}.{module[-6]}_scale", "float32", ())
+
+    def _write_tensor(self, name: str, file: RankFile) -> None:
+        dtype = self._source.dtype_of(name)
+        if name not in self._linear:
+            for block in self._source.all_blocks(name):
+                file.append(block)
+            return
+        module = self._plan.names[name].removesuffix(".weight")
+        largest = max(largest_magnitude(block, dtype) for block in self._source.all_blocks(name))
+        scale = np.float32(fp8_scale(largest))
+        quantize = tabulated(lambda bits: to_e4m3(to_float32(bits, dtype) / scale), dtype)
+        for block in self._source.all_blocks(name):
+            file.append(quantize(block))
+        scales = [scale, np.float32(fp8_scale(self._calibration.input_max([module])))]
+        kv_scale = self._kv_scale(module)
+        file.append(np.array([*scales, *([] if kv_scale is None else [kv_scale])], dtype=np.float32))
+
+    def _kv_scale(self, module: str) -> float | None:
+        """k_scale below k_proj and v_scale below v_proj, when the cache is FP8."""
+        if self._plan.options.kv_cache_dtype != "fp8" or not module.endswith(("k_proj", "v_proj")):
+            return None
+        layer = next(int(part) for part in module.split(".") if part.isdecimal())
+        return self._calibration.kv_max(layer) / E4M3_MAX if self._calibration.kv_cache else 1.0
+
+
+def hf_fp8_headers(plan: ConversionPlan, source: SourceFiles) -> list[TensorHeader]:
+    """The tensors that write_hf_fp8 will write. Raises InputError CONV-CALIBRATION when a scale is not known."""
+    return HfFp8Writer(plan, _calibration(plan), source).headers()
+
+
+def write_hf_fp8(
+    plan: ConversionPlan, source: Path, out: Path, files: SourceFiles, on_progress: OnProgress
+) -> WrittenFile:
+    """Write the whole folder; returns its one weights file."""
+    writer = HfFp8Writer(plan, _calibration(plan), files)
+    sha256 = writer.write(out, on_progress)
+    _write_metadata(plan, source, out)
+    return WrittenFile(WEIGHTS_NAME, (out / WEIGHTS_NAME).stat().st_size, sha256, skipped=False)
+
+
+def _calibration(plan: ConversionPlan) -> Calibration:
+    return read_calibration(plan.options.calibration) if plan.options.calibration else NO_CALIBRATION
+
+
+def _write_metadata(plan: ConversionPlan, source: Path, out: Path) -> None:
+    """hf_quant_config.json, and copies of config.json and the tokenizer."""
+    for pattern in _COPIED:
+        for file in sorted(source.glob(pattern)):
+            shutil.copyfile(file, out / file.name)
+    document = {
+        "producer": {"name": "trtkit", "version": __version__},
+        "quantization": {
+            "quant_algo": "FP8",
+            "kv_cache_quant_algo": "FP8" if plan.options.kv_cache_dtype == "fp8" else None,
+            "exclude_modules": ["lm_head", *_routers(plan)],
+        },
+    }
+    write_text(out / QUANT_FILE, json.dumps(document, indent=2) + "\n")
+
+
+def _routers(plan: ConversionPlan) -> list[str]:
+    """Routers and shared expert gates, by the names the checkpoint gives them."""
+    gates = (".gate.weight", ".shared_expert_gate.weight")
+    return sorted(stored.removesuffix(".weight") for stored in plan.names.values() if stored.endswith(gates))
+
+
+def _pattern(name: str) -> str:
+    """The name with its layer and expert numbers replaced by the weight maps' placeholders."""
+    parts = name.split(".")
+    for index, part in enumerate(parts):
+        if part.isdecimal():
+            parts[index] = "{e}" if parts[index - 1] == "experts" else "{i}"
+    return ".".join(parts)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from row_invariance import needs_measured_processor
 from trtkit.reference.model.linear import MIN_ROWS, can_pack, make_linear
 
 CPU = torch.device("cpu")
@@ -34,7 +35,7 @@ def test_packed_weights_compute_what_plain_ones_do(dtype: torch.dtype, has_bias:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("num_outputs", "num_inputs"), [(960, 576), (576, 1536), (80, 48)])
 def test_a_row_gets_the_same_bits_in_company_of_any_size(dtype: torch.dtype, num_outputs: int, num_inputs: int) -> None:
-    needs_packing(dtype)
+    needs_measured_processor(dtype)
     linear = make_linear(random(num_outputs, num_inputs, dtype=dtype), None, packed=True)
     x = random(96, num_inputs, dtype=dtype)
     pairs = torch.cat([linear(x[i : i + MIN_ROWS]) for i in range(0, 96, MIN_ROWS)])

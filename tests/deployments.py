@@ -10,7 +10,6 @@ from tiny import tiny_config, write_json
 from trtkit.checking.deployment import Deployment, resolve_backend
 from trtkit.checkpoints.model_spec import read_model_spec
 from trtkit.checkpoints.pair import compare_tokenizers
-from trtkit.checkpoints.quantized import read_quantized
 from trtkit.checkpoints.tokenizer import read_tokenizer
 from trtkit.config.load import parse_config
 from trtkit.engines.release import find_release
@@ -94,7 +93,6 @@ def deployment_of(folder: Path, change: Change) -> Deployment:
         folders=folders,
         specs=specs,
         tokenizers=tokenizers,
-        quantized={role: found for role, path in folders.items() if (found := read_quantized(path)) is not None},
         pair=compare_tokenizers(tokenizers["draft"], tokenizers["target"]) if both else None,
     )
 

@@ -28,7 +28,6 @@ def alone(**values: Any) -> Change:
 
 SINKS = {"sink_tokens": 4, "window_tokens": 1020, "strategy": "engine"}
 ROLLING = {"sink_tokens": 4, "window_tokens": 1020, "strategy": "rolling"}
-MODELOPT = {"quant_method": "modelopt", "quant_algo": "FP8"}
 FP8 = {"checkpoint": "target", "quantization": "fp8"}
 SMALL = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32}
 QWEN = {"hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28, "num_key_value_heads": 4}
@@ -68,10 +67,6 @@ CASES: dict[str, Case] = {
     ),
     "MODEL-UNTESTED": Case(
         Change(target_family="gemma2"), Change(yaml={"draft": ..., "speculation": ...}, target_family="gemma2")
-    ),
-    "CKPT-QUANTISED": Case(
-        Change(target={"quantization_config": MODELOPT}),
-        Change(yaml={"backend": "llmapi"}, target={"quantization_config": MODELOPT}),
     ),
     "SPEC-DTYPE": Case(yaml(target__dtype="float32"), alone(target__dtype="float32")),
     "MODEL-RANGE": Case(yaml(target__dtype="float16"), yaml(target__dtype="bfloat16")),
@@ -116,6 +111,9 @@ CASES: dict[str, Case] = {
     "TOK-BEYOND": Case(
         Change(target_tokenizer={"special": {0: "<s>", 1: "</s>", 128256: "<|x|>"}}),
         Change(target_tokenizer={"special": {0: "<s>", 1: "</s>", 128255: "<|x|>"}}),
+    ),
+    "PAIR-LENGTH": Case(
+        Change(draft={"max_position_embeddings": 131071}), Change(target={"max_position_embeddings": 131071})
     ),
     "PAIR-TEMPLATE": Case(
         Change(draft_tokenizer={"settings": {"chat_template": "{{ a }}"}}),

@@ -123,8 +123,8 @@ FRACTION = "kv_cache_free_gpu_mem_fraction"
 CASES: dict[str, tuple[Edit, Edit]] = {
     "REPO-NAME": (edit_text(DRAFT, 'name: "tensorrt_llm_draft"', 'name: "tensorrt_llm"'), parameter(DRAFT, "x", "y")),
     "REPO-TWICE": (
+        append("postprocessing", 'output { name: "OUTPUT" data_type: TYPE_INT32 dims: -1 }\n'),
         append("postprocessing", 'output { name: "OUTPUT" data_type: TYPE_STRING dims: -1 }\n'),
-        append("postprocessing", 'output { name: "OUTPUT2" data_type: TYPE_STRING dims: -1 }\n'),
     ),
     "REPO-VERSION": (remove("model_repository", LLM, "1"), remove("model_repository", LLM, "1", ".keep")),
     "REPO-PROGRAM": (

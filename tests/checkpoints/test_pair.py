@@ -91,11 +91,6 @@ def test_a_template_file_wins(tmp_path: Path) -> None:
     assert read_tokenizer(tmp_path).chat_template == "{{ file }}"
 
 
-def test_no_limit_is_no_length(tmp_path: Path) -> None:
-    assert read_tokenizer(write_tokenizer(tmp_path, {"settings": {"model_max_length": 1e30}})).max_len is None
-    assert read_tokenizer(write_tokenizer(tmp_path, {"settings": {"model_max_length": 2048}})).max_len == 2048
-
-
 def test_a_template_processor_that_adds_bos_is_seen(tmp_path: Path) -> None:
     processor = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}]}
     assert read_tokenizer(write_tokenizer(tmp_path, {"post_processor": processor})).adds_bos

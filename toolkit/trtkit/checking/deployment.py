@@ -9,7 +9,6 @@ from trtkit.checking.builder import Outcome, build_outcome
 from trtkit.checking.subjects.hf_checkpoint import HfCheckpoint, read_hf_checkpoint
 from trtkit.checkpoints.model_spec import ModelSpec
 from trtkit.checkpoints.pair import TokenizerDifference, compare_tokenizers
-from trtkit.checkpoints.quantized import QuantizedSource
 from trtkit.checkpoints.tokenizer import TokenizerSpec
 from trtkit.config.schema import BuildConfig, DraftTarget
 from trtkit.doctor import inspect_machine
@@ -26,8 +25,7 @@ class Deployment:
     """A build config and what is known of the things it names.
 
     release and gpu are None when the config names unknown ones. specs, tokenizers and folders hold the roles whose
-    checkpoint is on this disk and could be read; quantized holds those that are quantised already. pair is None
-    unless both tokenizers are there.
+    checkpoint is on this disk and could be read. pair is None unless both tokenizers are there.
     """
 
     config: BuildConfig
@@ -37,7 +35,6 @@ class Deployment:
     folders: Mapping[str, Path]
     specs: Mapping[str, ModelSpec]
     tokenizers: Mapping[str, TokenizerSpec]
-    quantized: Mapping[str, QuantizedSource]
     pair: TokenizerDifference | None
 
     @property
@@ -86,7 +83,7 @@ def gather(config: BuildConfig, folders: Mapping[str, Path]) -> tuple[Deployment
     backend = resolve_backend(config)
     read: dict[Path, HfCheckpoint] = {}
     for folder in dict.fromkeys(folders.values()):
-        read[folder], amiss = read_hf_checkpoint(folder)
+        read[folder], amiss = read_hf_checkpoint(folder, converts=backend != "llmapi")
         problems += amiss
     specs = {role: spec for role, folder in folders.items() if (spec := read[folder].spec) is not None}
     tokenizers = {role: found for role, folder in folders.items() if (found := read[folder].tokenizer) is not None}
@@ -99,7 +96,6 @@ def gather(config: BuildConfig, folders: Mapping[str, Path]) -> tuple[Deployment
         folders=folders,
         specs=specs,
         tokenizers=tokenizers,
-        quantized={role: source for role, folder in folders.items() if (source := read[folder].quantized) is not None},
         pair=compare_tokenizers(tokenizers["draft"], tokenizers["target"]) if both else None,
     )
     return deployment, problems

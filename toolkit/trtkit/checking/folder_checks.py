@@ -26,10 +26,14 @@ from trtkit.doctor import Machine, inspect_machine
 from trtkit.errors import InputError
 from trtkit.findings import Finding
 
+FOREIGN_FORMAT = "CKPT-QUANT"
+
 
 def check_hf_checkpoint(folder: Path) -> list[Finding]:
     """Files, headers, completeness, shapes and tokenizer of a Hugging Face checkpoint."""
-    checkpoint, problems = read_hf_checkpoint(folder)
+    checkpoint, problems = read_hf_checkpoint(folder, converts=True)
+    # A form that only the LLM API reads is no fault of the checkpoint; checking a YAML says so where it is converted.
+    problems = [problem for problem in problems if problem.code != FOREIGN_FORMAT]
     findings = [*problems, *run_rules(HF_RULES, checkpoint, str(folder))]
     return [*findings, *run_rules(SCALE_RULES, checkpoint, str(folder))]
 

@@ -68,6 +68,20 @@ RAISED: tuple[RaisedFinding, ...] = (
         "TensorRT-LLM issue #5670",
     ),
     RaisedFinding(
+        "CKPT-QUANT",
+        _HF,
+        "the weights are quantised already in a form that the converter does not read (AWQ, GPTQ, blocks, NVFP4)",
+        "model.layers.0.mlp.up_proj.qweight: weights are stored in a quantised format",
+        "tensor names of AutoAWQ, GPTQ, compressed-tensors and ModelOpt",
+    ),
+    RaisedFinding(
+        "CKPT-SCALE",
+        _HF,
+        "a scale in a quantised checkpoint is not finite and positive; found while converting",
+        "model.layers.3.self_attn.k_proj.k_scale is 0.0",
+        "value = stored * scale",
+    ),
+    RaisedFinding(
         "CKPT-NAN",
         _HF,
         "a weight holds NaN or Inf; found while converting",

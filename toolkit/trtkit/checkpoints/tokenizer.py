@@ -31,7 +31,6 @@ class TokenizerSpec:
     byte_fallback: bool
     segmentation: Mapping[str, Any]
     chat_template: str | None
-    max_len: int | None
     bos_token: str | None
     adds_bos: bool
 
@@ -109,7 +108,6 @@ def _parse(path: Path, document: dict[str, Any], settings: dict[str, Any]) -> To
         byte_fallback=bool(model.get("byte_fallback", False)),
         segmentation={"normalizer": document.get("normalizer"), "pre_tokenizer": document.get("pre_tokenizer")},
         chat_template=_template(settings.get("chat_template")),
-        max_len=_max_len(settings.get("model_max_length")),
         bos_token=_content(settings.get("bos_token")),
         adds_bos=bool(settings.get("add_bos_token", False)) or _postprocessor_adds(document, settings),
     )
@@ -128,11 +126,6 @@ def _template(template: Any) -> str | None:
         named = {entry["name"]: entry["template"] for entry in template}
         return named.get("default")
     return template if isinstance(template, str) else None
-
-
-def _max_len(value: Any) -> int | None:
-    """model_max_length; transformers writes about 1e30 for "no limit"."""
-    return int(value) if isinstance(value, (int, float)) and value < 1e9 else None
 
 
 def _content(token: Any) -> str | None:

@@ -226,10 +226,10 @@ EDGE_RULES: tuple[Rule[Repository], ...] = (
     ),
     Rule(
         code="EDGE-BLS",
-        severity="error",
+        severity="warning",
         looks_at="repository",
         when="a model that the BLS calls requires inputs that a BLS does not send",
-        cause="{model} requires {tensors}, which the BLS does not send",
+        cause="{model} requires {tensors}, which a BLS of TensorRT-LLM 0.17 or later does not send",
         fix="take all models from one release of the templates",
         source="tensorrtllm_backend issue #193",
         find=_bls_edges,

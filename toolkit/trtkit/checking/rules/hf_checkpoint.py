@@ -75,7 +75,7 @@ HF_RULES: tuple[Rule[HfCheckpoint], ...] = (
         looks_at="checkpoint",
         when="the checkpoint brings KV cache scales, and no file says what they are for",
         cause="{count} of {layers} layers bring KV scales (k_scale, v_scale)",
-        fix="add the hf_quant_config.json that belongs to them; without it they are not used",
+        fix="add the hf_quant_config.json that belongs to them, if the LLM API is to use them",
         source="ModelOpt's unified Hugging Face export; vLLM issue #54623",
         find=_scaled_kv,
         example=hit("", count=32, layers=32),

@@ -65,13 +65,6 @@ def _untested(deployment: Deployment) -> Iterable[Hit]:
             yield hit("target.checkpoint", architecture=spec.architecture)
 
 
-def _quantized_source(deployment: Deployment) -> Iterable[Hit]:
-    if deployment.backend == "llmapi":
-        return
-    for role, found in deployment.quantized.items():
-        yield hit(f"{role}.checkpoint", role=role, algorithm=found.algorithm, method=found.method)
-
-
 def _float32_draft_target(deployment: Deployment) -> Iterable[Hit]:
     if deployment.backend == "engine" and deployment.speculation:
         for role, model in deployment.config.models.items():
@@ -163,17 +156,6 @@ MODEL_RULES: tuple[Rule[Deployment], ...] = (
         source="TensorRT-LLM issue #2804",
         find=_untested,
         example=hit("target.checkpoint", architecture="Gemma2ForCausalLM"),
-    ),
-    Rule(
-        code="CKPT-QUANTISED",
-        severity="error",
-        looks_at="YAML",
-        when="the checkpoint is quantised already, and the backend converts checkpoints",
-        cause="the {role}'s checkpoint is quantised already ({algorithm} by {method}); conversion reads plain weights",
-        fix="name the unquantised checkpoint and write {role}.quantization, or use backend: llmapi",
-        source="hf_quant_config.json; quantization_config of config.json",
-        find=_quantized_source,
-        example=hit("target.checkpoint", role="target", algorithm="FP8", method="modelopt"),
     ),
     Rule(
         code="SPEC-DTYPE",

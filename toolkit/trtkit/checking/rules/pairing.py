@@ -79,6 +79,13 @@ def _tokenizer_beyond_model(deployment: Deployment) -> Iterable[Hit]:
             yield hit(f"{role}.checkpoint", role=role, largest=tokenizer.max_id, size=spec.vocab_size)
 
 
+def _lengths(deployment: Deployment) -> Iterable[Hit]:
+    if deployment.specs.keys() >= {"draft", "target"}:
+        draft, target = deployment.specs["draft"].max_seq_len, deployment.specs["target"].max_seq_len
+        if draft < target:
+            yield hit(_DRAFT, draft=draft, target=target)
+
+
 def _templates(deployment: Deployment) -> Iterable[Hit]:
     if deployment.pair is not None and deployment.pair.chat_template:
         yield hit(_DRAFT)
@@ -183,6 +190,17 @@ PAIR_RULES: tuple[Rule[Deployment], ...] = (
         source="config.json and tokenizer.json of one folder",
         find=_tokenizer_beyond_model,
         example=hit("target.checkpoint", role="target", largest=32016, size=32000),
+    ),
+    Rule(
+        code="PAIR-LENGTH",
+        severity="note",
+        looks_at="pair",
+        when="the draft knows fewer positions than its target",
+        cause="the draft knows {draft} positions, the target {target}; the pair is limited to the draft's",
+        fix="nothing to do while limits stay within {draft} tokens",
+        source="max_position_embeddings of both",
+        find=_lengths,
+        example=hit(_DRAFT, draft=2048, target=4096),
     ),
     Rule(
         code="PAIR-TEMPLATE",

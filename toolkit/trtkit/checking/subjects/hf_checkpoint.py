@@ -55,11 +55,11 @@ class HfCheckpoint:
         return audit_scales(self.kv_scales, self.num_layers)
 
 
-def read_hf_checkpoint(folder: Path) -> tuple[HfCheckpoint, list[Finding]]:
+def read_hf_checkpoint(folder: Path, *, converts: bool) -> tuple[HfCheckpoint, list[Finding]]:
     """The folder's parts, and a finding for each that is missing or damaged.
 
-    The weights must be those that config.json announces; of a checkpoint that is quantised already only the files are
-    checked, since every tool names its tensors in its own way.
+    converts: the weights must be those that config.json announces, in a form that the converter reads. The LLM API
+    reads more forms than that, and then only the files are checked.
     """
     problems: list[Finding] = []
 
@@ -76,6 +76,6 @@ def read_hf_checkpoint(folder: Path) -> tuple[HfCheckpoint, list[Finding]]:
         attempt(lambda: read_stop_ids(folder))
     tokenizer = attempt(lambda: read_tokenizer(folder))
     weights = attempt(lambda: open_weights(folder))
-    if spec is not None and weights is not None and quantized is None:
+    if spec is not None and weights is not None and converts:
         attempt(lambda: resolve_names(spec, WEIGHT_MAPS[spec.family], weights))
     return HfCheckpoint(folder, spec, tokenizer, weights, quantized), problems

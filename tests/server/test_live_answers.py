@@ -1,8 +1,10 @@
 """A real server on a tiny build: every way to ask gives the engine's own tokens."""
 
+import json
 import re
 import threading
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -232,6 +234,33 @@ def test_nvidias_stop_request_ends_the_answer_with_its_id(server: TritonServer) 
         assert other.ask("tensorrt_llm", "mine", **request, **stop) == []
         tokens += [token for response in responses for token in response["output_ids"][0][0]]
     assert len(tokens) < 150
+
+
+def http(server: TritonServer, path: str, **values: Any) -> list[dict[str, Any]]:
+    """POST JSON and read the answer, or the events of an event stream."""
+    url = f"http://{server.endpoints.host}:{server.endpoints.http_port}/v2/models/{path}"
+    request = urllib.request.Request(url, json.dumps(values).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as response:
+        body = response.read().decode()
+    return [json.loads(line.removeprefix("data: ")) for line in body.splitlines() if line.strip()]
+
+
+def test_http_streams_the_same_text(client: TritonClient, server: TritonServer) -> None:
+    expected = ask(client, "hello").text
+    request = {"text_input": "hello", "max_tokens": NUM_TOKENS}
+    events = http(server, "tensorrt_llm_bls/generate_stream", **request, stream=True)
+    assert "".join(event["text_output"] for event in events) == expected
+    assert len(events) > 2
+    [whole] = http(server, "tensorrt_llm_bls/generate", **request, exclude_input_in_output=True)
+    assert whole["text_output"] == expected
+    assert whole["finish_reason"] == "length"
+    assert len(http(server, "ensemble/generate_stream", **request, stream=True)) == NUM_TOKENS
+
+
+def test_http_errors_name_the_input(server: TritonServer) -> None:
+    with pytest.raises(urllib.error.HTTPError) as error:
+        http(server, "tensorrt_llm_bls/generate", text_input="hello", max_tokens=0)
+    assert "input max_tokens must be at least 1" in error.value.read().decode()
 
 
 def test_counters_of_drafts_and_cache_stand_beside_tritons_own(client: TritonClient, server: TritonServer) -> None:

@@ -9,6 +9,7 @@ from trtkit.serving.client_request import (
     BuildDefaults,
     ClientRequest,
     read_client_request,
+    refuse_surely_too_long,
     refuse_too_long,
 )
 from trtkit.serving.contract import TARGET, bls_contract, llm_contract
@@ -112,3 +113,9 @@ def test_streaming_needs_decoupled_models() -> None:
 def test_lengths_are_refused_with_the_limit_they_exceed(prompt: int, new: int, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         refuse_too_long(prompt, new, DEFAULTS)
+
+
+def test_a_text_of_megabytes_is_refused_without_encoding_it() -> None:
+    with pytest.raises(RequestError, match="REQ-LENGTH: input text_input has more than 100 tokens"):
+        refuse_surely_too_long("x" * 1000, 10, DEFAULTS)
+    refuse_surely_too_long("x" * 89, 10, DEFAULTS)

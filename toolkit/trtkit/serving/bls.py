@@ -11,7 +11,13 @@ from trtkit.errors import RequestError, TrtkitError
 from trtkit.serving.answer import pieces_of
 from trtkit.serving.arguments import read_arguments
 from trtkit.serving.cancellation import PolledCancellation
-from trtkit.serving.client_request import ClientRequest, read_client_request, read_defaults, refuse_too_long
+from trtkit.serving.client_request import (
+    ClientRequest,
+    read_client_request,
+    read_defaults,
+    refuse_surely_too_long,
+    refuse_too_long,
+)
 from trtkit.serving.contract import bls_contract, llm_contract
 from trtkit.serving.draft_length import AdaptiveDraftLength, DraftLength, FixedDraftLength
 from trtkit.serving.draft_target import DraftTargetRun, Generation
@@ -61,6 +67,7 @@ class DraftTarget:
         """Wait for the answers under way."""
         self._threads.shutdown()
         self._connection.close()
+        self._counters.close()
 
     def _read(self, request: Any) -> ClientRequest:
         inputs = read_inputs(request, self._contract)
@@ -83,6 +90,7 @@ class DraftTarget:
             raise
 
     def _answer(self, request: ClientRequest, sender: Sender) -> None:
+        refuse_surely_too_long(request.text, self._tokenizer.longest_token_bytes, self._defaults)
         prompt_ids = self._tokenizer.encode(request.text, add_special_tokens=self._add_special_tokens)
         refuse_too_long(len(prompt_ids), request.max_tokens, self._defaults)
         target = self._llm(self._target_name, request)

@@ -118,6 +118,17 @@ def read_client_request(
     )
 
 
+def refuse_surely_too_long(text: str, longest_token_bytes: int, defaults: BuildDefaults) -> None:
+    """Raise RequestError for a text that no tokenization fits into max_input_len: encoding megabytes takes minutes."""
+    least, limit = len(text.encode()) // longest_token_bytes, defaults.max_input_len
+    if least > limit:
+        raise RequestError(
+            f"input text_input has more than {least} tokens, the limit is max_input_len {limit}",
+            "shorten it, or build with a larger limits.max_input_len",
+            code="REQ-LENGTH",
+        )
+
+
 def refuse_too_long(num_prompt_tokens: int, max_tokens: int, defaults: BuildDefaults) -> None:
     """Raise RequestError with the limit that the request exceeds, before any model is asked."""
     if num_prompt_tokens == 0:

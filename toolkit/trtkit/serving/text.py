@@ -1,6 +1,7 @@
 """Text to token ids and token ids to text, whole or as they come. Knows the tokenizer's files, no requests."""
 
 import codecs
+import functools
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -78,6 +79,11 @@ class TextTokenizer:
         if ids[:2] == [self._bos_id, self._bos_id]:
             return ids[1:]
         return [self._bos_id, *ids] if self._adds_bos and ids[:1] != [self._bos_id] else ids
+
+    @functools.cached_property
+    def longest_token_bytes(self) -> int:
+        """No token stands for more bytes of text than this."""
+        return max((len(data) for data in self._token_bytes.table if data), default=1)
 
     def encode_word(self, word: str) -> list[list[int]]:
         """The ways a stop or bad word may appear in an answer: as it stands and after a space; never with BOS."""

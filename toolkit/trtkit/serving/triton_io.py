@@ -1,5 +1,6 @@
 """Requests and responses of Triton's Python backend as arrays; the only importer of pb_utils. Knows no model."""
 
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,7 +50,8 @@ class Sender:
 class Counters:
     """Counters beside Triton's own, with the model's name as their label.
 
-    They are added to after an answer was sent, so that counting costs no latency. Call from threads at will.
+    They are added to after an answer was sent, so that counting costs no latency. Call from threads at will: a metric
+    keeps its message in itself and lets Python's lock go while it sends, hence the lock here.
     """
 
     def __init__(self, help_texts: Mapping[str, str], model: str) -> None:
@@ -58,13 +60,21 @@ class Counters:
             name: pb_utils.MetricFamily(name=name, description=text, kind=pb_utils.MetricFamily.COUNTER)
             for name, text in help_texts.items()
         }
+        self._sending = threading.Lock()
         self._metrics = {name: family.Metric(labels={"model": model}) for name, family in self._families.items()}
+
+    def close(self) -> None:
+        """Let the metrics go while Triton still listens; a stub that does so at its very end crashes."""
+        with self._sending:
+            self._metrics.clear()
+            self._families.clear()
 
     def add(self, counts: Mapping[str, float]) -> None:
         """Raise counters by these amounts."""
-        for name, count in counts.items():
-            if count:
-                self._metrics[name].increment(count)
+        with self._sending:
+            for name, count in counts.items():
+                if count and name in self._metrics:
+                    self._metrics[name].increment(count)
 
 
 def answer(outputs: Outputs, contract: ModelContract) -> Any:

@@ -54,6 +54,7 @@ class StandIn:
     def finalize(self) -> None:
         """Stop the loop."""
         self._loop.close()
+        self._counters.close()
 
     def _count(self, exchange: Exchange) -> None:
         self._counters.add(

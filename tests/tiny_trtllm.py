@@ -131,7 +131,12 @@ def layer_tensors(model: PreTrainedModel, layer: int, tp_rank: int, tp: int) -> 
         for theirs, ours in (("gate_proj", "mlp.fc"), ("up_proj", "mlp.gate")):
             if f"mlp.{theirs}.{kind}" in state:
                 tensors[f"{ours}.{kind}"] = state[f"mlp.{theirs}.{kind}"].chunk(tp)[tp_rank]
-    for theirs, ours in (("self_attn.o_proj.bias", "attention.dense.bias"), ("mlp.down_proj.bias", "mlp.proj.bias")):
+    for theirs, ours in (
+        ("self_attn.o_proj.bias", "attention.dense.bias"),
+        ("mlp.down_proj.bias", "mlp.proj.bias"),
+        ("self_attn.q_norm.weight", "attention.q_layernorm.weight"),
+        ("self_attn.k_norm.weight", "attention.k_layernorm.weight"),
+    ):
         if theirs in state:
             tensors[ours] = state[theirs]
     return tensors

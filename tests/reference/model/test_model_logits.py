@@ -29,6 +29,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "biases everywhere": {"attention_bias": True, "mlp_bias": True},
     "tied embeddings": {"tie_word_embeddings": True},
     "Qwen2": {"model_type": "qwen2"},
+    "Qwen3": {"model_type": "qwen3", "head_dim": 8},
     "Mistral": {"model_type": "mistral", "sliding_window": None},
     "linear rope scaling": {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}},
     "Llama 3.1 rope scaling": {"rope_parameters": LLAMA3_SCALING},
@@ -123,6 +124,7 @@ def test_packed_and_plain_weights_give_the_same_logits(tmp_path: Path) -> None:
         ({"moe": {"num_experts": 8, "top_k": 2}}, "mixture of experts"),
         ({"embedding_multiplier": 12.0}, "embedding_multiplier = 12.0"),
         ({"qk_layernorm": True}, "qk_layernorm = True"),
+        ({"rotary_embedding_dim": 4}, "rotation of part of each head"),
     ],
 )
 def test_what_would_be_computed_wrongly_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:

@@ -4,12 +4,24 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trtkit.errors import CheckpointError
 
-# Architecture -> whether attention.qkv has a bias that the config does not mention.
-ARCHITECTURES = {"LlamaForCausalLM": False, "MistralForCausalLM": False, "Qwen2ForCausalLM": True}
+
+class Family(NamedTuple):
+    """What the architecture's name says and config.json does not."""
+
+    always_has_qkv_bias: bool = False
+    has_head_norms: bool = False
+
+
+ARCHITECTURES = {
+    "LlamaForCausalLM": Family(),
+    "MistralForCausalLM": Family(),
+    "Qwen2ForCausalLM": Family(always_has_qkv_bias=True),
+    "Qwen3ForCausalLM": Family(has_head_norms=True),
+}
 DTYPES = ("float32", "float16", "bfloat16")
 ROPE_KINDS = ("default", "linear", "llama3")
 
@@ -60,6 +72,7 @@ class ModelConfig:
     has_qkv_bias: bool
     has_dense_bias: bool
     has_mlp_bias: bool
+    has_head_norms: bool
     tensor_parallel: int
     pipeline_parallel: int
     embedding_split_dim: int | None
@@ -96,6 +109,7 @@ def _parse(document: Mapping[str, Any]) -> ModelConfig:
     mapping = document["mapping"]
     architecture, hidden_size = document["architecture"], document["hidden_size"]
     num_q_heads = document["num_attention_heads"]
+    family = ARCHITECTURES[architecture]
     attention_bias = bool(document["attn_bias"])
     is_embedding_split = bool(document.get("use_parallel_embedding", False))
     return ModelConfig(
@@ -111,9 +125,10 @@ def _parse(document: Mapping[str, Any]) -> ModelConfig:
         max_position_embeddings=document["max_position_embeddings"],
         norm_eps=document["norm_epsilon"],
         rope=_parse_rope(document),
-        has_qkv_bias=attention_bias or ARCHITECTURES[architecture],
-        has_dense_bias=attention_bias and not ARCHITECTURES[architecture],
+        has_qkv_bias=attention_bias or family.always_has_qkv_bias,
+        has_dense_bias=attention_bias and not family.always_has_qkv_bias,
         has_mlp_bias=bool(document.get("mlp_bias", False)),
+        has_head_norms=family.has_head_norms,
         tensor_parallel=mapping["tp_size"],
         pipeline_parallel=mapping["pp_size"],
         embedding_split_dim=document.get("embedding_sharding_dim", 0) if is_embedding_split else None,
@@ -140,6 +155,7 @@ def _refuse_unsupported(document: Mapping[str, Any], where: str) -> None:
         f"quantization {quantization.get('quant_algo')}": quantization.get("quant_algo") is None,
         f"KV cache quantization {quantization.get('kv_cache_quant_algo')}": not quantization.get("kv_cache_quant_algo"),
         "a mixture of experts": not (document.get("moe") or {}).get("num_experts"),
+        "a rotation of part of each head": document.get("rotary_embedding_dim") in (None, document["head_size"]),
         "context parallelism": document["mapping"].get("cp_size", 1) == 1,
     }
     problems = [what for what, is_fine in checks.items() if not is_fine]

@@ -16,10 +16,15 @@ from trtkit.reference.model.rotary import rotate
 
 @dataclass(frozen=True)
 class Layer:
-    """The weights of one layer. qkv answers [Q ; K ; V], fc_and_gate [activated part ; the other part]."""
+    """The weights of one layer.
+
+    qkv answers [Q ; K ; V], fc_and_gate [activated part ; the other part]. head_norm [Q + K, D] is Qwen3's: it scales
+    every query and key head after normalising it.
+    """
 
     input_norm: Tensor
     qkv: Linear
+    head_norm: Tensor | None
     dense: Linear
     post_norm: Tensor
     fc_and_gate: Linear
@@ -95,11 +100,16 @@ class Decoder:
         """
         num_q, num_kv, head_dim = self.config.num_q_heads, self.config.num_kv_heads, self.config.head_dim
         heads = qkv.view(len(qkv), -1, head_dim)[:, : num_q + num_kv]
-        turned = rotate(heads, rotation)
-        if turned.dtype != heads.dtype:
+        norm = self._weights.layers[index].head_norm
+        turned = rotate(heads if norm is None else self._norm_heads(heads, norm), rotation)
+        if turned is not heads:
             heads[:, num_q:].copy_(turned[:, num_q:])
         self._cache.write(index, cache_rows, qkv[: len(cache_rows), num_q * head_dim :])
         return tiles.run(turned[:, :num_q], self._cache.keys[index], self._cache.values[index])
+
+    def _norm_heads(self, heads: Tensor, weight: Tensor) -> Tensor:
+        """[N, Q + K, D], each head for itself."""
+        return functional.rms_norm(heads, heads.shape[2:], None, self.config.norm_eps) * weight
 
     def _activate(self, fc_and_gate: Tensor) -> Tensor:
         """silu(fc) * gate. [N, 2 I] -> [N, I]"""

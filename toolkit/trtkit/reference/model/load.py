@@ -56,6 +56,9 @@ class WeightLoader:
 
         num_qkv_rows = num_q_rows + 2 * config.num_kv_heads * config.head_dim
         qkv_bias = bias("attention.qkv", num_qkv_rows, exists=config.has_qkv_bias)
+        norms = [
+            take(f"attention.{which}_layernorm.weight", config.head_dim) for which in "qk" if config.has_head_norms
+        ]
         fc_bias = bias("mlp.fc", inner, exists=config.has_mlp_bias)
         gate_bias = bias("mlp.gate", inner, exists=config.has_mlp_bias)
         return Layer(
@@ -64,6 +67,7 @@ class WeightLoader:
                 self._interleave(take("attention.qkv.weight", num_qkv_rows, hidden)),
                 None if qkv_bias is None else self._interleave(qkv_bias),
             ),
+            head_norm=self._head_norm(*norms) if norms else None,
             dense=self._linear(
                 take("attention.dense.weight", hidden, num_q_rows),
                 bias("attention.dense", hidden, exists=config.has_dense_bias),
@@ -82,6 +86,11 @@ class WeightLoader:
         """Make rotated pairs neighbours in the query and key rows; the value rows stay."""
         num_rotated = (self._config.num_q_heads + self._config.num_kv_heads) * self._config.head_dim
         return torch.cat([interleave_halves(qkv[:num_rotated], self._config.head_dim), qkv[num_rotated:]])
+
+    def _head_norm(self, query_norm: Tensor, key_norm: Tensor) -> Tensor:
+        """One row per query and key head, in the order of the reordered dimensions."""
+        query, key = (self._move(interleave_halves(norm, self._config.head_dim)) for norm in (query_norm, key_norm))
+        return torch.cat([query.expand(self._config.num_q_heads, -1), key.expand(self._config.num_kv_heads, -1)])
 
     def _linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
         moved = None if bias is None else self._move(bias)

@@ -29,6 +29,8 @@ _SPLIT: dict[str, int | None] = {
     "mlp.proj.bias": None,
     "input_layernorm.weight": None,
     "post_layernorm.weight": None,
+    "q_layernorm.weight": None,
+    "k_layernorm.weight": None,
     "ln_f.weight": None,
     "lm_head.weight": 0,
 }

@@ -51,6 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "engines",
         "repository",
         "planning",
+        "reference",
         "serving",
         "doctor",
     },

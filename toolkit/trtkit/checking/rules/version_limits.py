@@ -1,9 +1,13 @@
 """What this version of trtkit does not execute or serve yet, so that nothing written in a YAML is ignored."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from trtkit.checking.deployment import Deployment
 from trtkit.checking.rule import Hit, Rule, hit
+from trtkit.checkpoints.model_spec import ModelSpec
+from trtkit.reference.model.config import ARCHITECTURES, ROPE_KINDS
+
+REFERENCE_ACTIVATION = "silu"
 
 
 def _limits(deployment: Deployment) -> Iterable[Hit]:
@@ -17,9 +21,23 @@ def _models(deployment: Deployment) -> Iterable[Hit]:
     for role, model in deployment.config.models.items():
         if model.quantization != "none":
             yield hit(f"{role}.quantization", what=f"{model.quantization} weights", instead="none")
-        for key in ("tensor_parallel", "pipeline_parallel", "expert_parallel"):
-            if getattr(model, key) > 1:
-                yield hit(f"{role}.{key}", what=f"{key} {getattr(model, key)}", instead="1")
+    for role, spec in deployment.specs.items():
+        for what in unexecuted(spec, deployment.config.limits.max_seq_len):
+            yield hit(f"{role}.checkpoint", what=what, instead="the path of another checkpoint")
+
+
+def unexecuted(spec: ModelSpec, longest: int) -> Iterator[str]:
+    """What the reference engine does not compute of a model, in words; `longest` bounds its sequences in tokens."""
+    if spec.architecture not in ARCHITECTURES:
+        yield spec.architecture
+        return
+    if spec.hidden_act != REFERENCE_ACTIVATION:
+        yield f"the activation {spec.hidden_act}"
+    kind = (spec.rope_scaling or {}).get("rope_type", "default")
+    if kind not in ROPE_KINDS:
+        yield f"rope of kind {kind}"
+    if spec.sliding_window is not None and any(spec.layer_is_sliding) and longest > spec.sliding_window:
+        yield f"a sliding window of {spec.sliding_window} tokens in sequences of {longest}"
 
 
 def _features(deployment: Deployment) -> Iterable[Hit]:

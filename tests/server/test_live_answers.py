@@ -115,6 +115,22 @@ def test_a_client_of_nvidias_repository_gets_prompt_and_answer_in_one_text(
             assert response["text_output"][0][0].decode() == "hello" + ask(client, "hello").text
 
 
+@pytest.mark.parametrize("model", ["tensorrt_llm_bls", "ensemble"])
+def test_a_batch_of_prompts_is_answered_row_by_row(client: TritonClient, server: TritonServer, model: str) -> None:
+    texts: dict[int, str] = dict.fromkeys(range(len(PROMPTS)), "")
+    with kserve_stream(server.endpoints.grpc) as stream:
+        responses = stream.ask(
+            model,
+            text_input=("BYTES", [[text.encode()] for text in PROMPTS]),
+            max_tokens=("INT32", [[NUM_TOKENS]] * len(PROMPTS)),
+            stream=("BOOL", [[model == "tensorrt_llm_bls"]] * len(PROMPTS)),
+            exclude_input_in_output=("BOOL", [[True]] * len(PROMPTS)),
+        )
+    for response in responses:
+        texts[response["batch_index"][0][0]] += response["text_output"][0][0].decode()
+    assert list(texts.values()) == [ask(client, text).text for text in PROMPTS]
+
+
 def test_the_engine_model_verifies_drafts_as_tensorrt_llm_does(
     server: TritonServer, engine: Engine, tokenizer: TextTokenizer
 ) -> None:

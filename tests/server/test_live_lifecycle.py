@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from trtkit.client.request import GenerateRequest
 from trtkit.client.triton_client import TritonClient
 from trtkit.errors import InputError, ServerError
 from trtkit.server.endpoints import free_endpoints
+from trtkit.server.installation import TritonInstallation, find_installation
 from trtkit.server.launch import ServerFolders, ServerOptions
 from trtkit.server.processes import SHM, start_time_of, stubs_of
 from trtkit.server.state import find_running
@@ -134,6 +136,40 @@ def test_a_busy_port_is_refused_before_anything_starts(own_build: Path) -> None:
 def test_a_build_is_served_once(build: Path, server: TritonServer) -> None:
     with pytest.raises(InputError, match=f"SERVER-RUNNING: .* served by process {server.pid}"):
         TritonServer(build, options=OPTIONS).start()
+
+
+def crashing(folder: Path, times: int) -> TritonInstallation:
+    """The real installation behind a program that dies like the known start-up crash, `times` times."""
+    installation = find_installation()
+    program, counter = folder / "tritonserver", folder / "starts"
+    program.write_text(
+        f"#!/bin/sh\necho x >> {counter}\n"
+        f"[ $(wc -l < {counter}) -le {times} ] && echo 'terminate called: lock_exception' && kill -ABRT $$\n"
+        f'exec {installation.binary} "$@"\n'
+    )
+    program.chmod(0o755)
+    return replace(installation, binary=program)
+
+
+def test_the_start_up_crash_is_retried(own_build: Path, tmp_path: Path) -> None:
+    with TritonServer(own_build, options=OPTIONS, installation=crashing(tmp_path, 2)) as server:
+        with TritonClient(server.endpoints.grpc) as client:
+            assert len(tokens(client)) == 8
+    assert (tmp_path / "starts").read_text() == "x\n" * 3
+
+
+def test_a_server_that_always_crashes_is_given_up_with_its_last_words(own_build: Path, tmp_path: Path) -> None:
+    options = ServerOptions(start_attempts=2)
+    with pytest.raises(ServerError, match=r"(?s)ended with code -6 in 2 starts:.*lock_exception"):
+        TritonServer(own_build, options=options, installation=crashing(tmp_path, 99)).start()
+
+
+def test_a_load_that_hangs_is_ended_by_the_time_out(own_build: Path) -> None:
+    # Triton waits for ever for a Python model that has no model.py.
+    (own_build / "model_repository" / "postprocessing" / "1" / "model.py").unlink()
+    with pytest.raises(ServerError, match="postprocessing was not loaded after 3 s"):
+        TritonServer(own_build, options=ServerOptions(load_timeout_s=3)).start()
+    assert ours(own_build) == []
 
 
 def test_an_empty_repository_is_refused(tmp_path: Path) -> None:

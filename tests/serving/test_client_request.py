@@ -26,7 +26,7 @@ def read(defaults: BuildDefaults = DEFAULTS, *, decoupled: bool = True, **values
     values = {"text_input": "hello", "max_tokens": 4, **values}
     arrays = {name: one_row(contract.input(name), value) for name, value in values.items() if value is not None}
     inputs = Inputs(arrays, contract, "id")
-    return read_client_request(inputs, llm_contract(TARGET, "1.2.1"), defaults, decoupled=decoupled)
+    return read_client_request(inputs, 0, llm_contract(TARGET, "1.2.1"), defaults, decoupled=decoupled)
 
 
 def test_what_is_left_out_comes_from_the_build() -> None:
@@ -57,7 +57,7 @@ def test_an_old_release_gets_its_own_name_for_the_seed() -> None:
     contract = bls_contract()
     values = {"text_input": "a", "max_tokens": 1, "seed": 9}
     inputs = Inputs({name: one_row(contract.input(name), value) for name, value in values.items()}, contract, "")
-    request = read_client_request(inputs, llm_contract(TARGET, "0.19.0"), DEFAULTS, decoupled=True)
+    request = read_client_request(inputs, 0, llm_contract(TARGET, "0.19.0"), DEFAULTS, decoupled=True)
     assert request.sampling == {"random_seed": 9}
 
 

@@ -30,7 +30,7 @@ class Received:
         self.responses.append((tokens, final))
         self.outputs.append(outputs)
 
-    def fail(self, error: TrtkitError) -> None:
+    def fail(self, error: TrtkitError, *, final: bool = True) -> None:
         self.errors.append(error)
 
     def is_cancelled(self) -> bool:

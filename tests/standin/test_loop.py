@@ -35,7 +35,7 @@ class Caller:
         if final:
             self.done.set()
 
-    def fail(self, error: TrtkitError) -> None:
+    def fail(self, error: TrtkitError, *, final: bool = True) -> None:
         self.error = error
         self.done.set()
 

@@ -8,7 +8,6 @@ from trtkit.errors import ServerError
 # E1129 14:51:28.270234 8174 server.cc:241] "message"
 _ERROR_LINE = re.compile(r"^E\d{4} \S+ \d+ \S+\] (?P<text>.*)$")
 _HARMLESS = ("CudaDriverHelper", "unable to create stream", "Unable to allocate pinned")
-_KNOWN_CRASH = "lock_exception"
 _MAX_LINES = 15
 
 
@@ -25,11 +24,6 @@ def errors_since(log: Path, offset: int = 0) -> list[str]:
     found = [match["text"] for line in lines if (match := _ERROR_LINE.match(line))]
     found += [line for line in lines if line.startswith(("[libprotobuf ERROR", "terminate called", "error:"))]
     return [line for line in found if not any(word in line for word in _HARMLESS)][-_MAX_LINES:]
-
-
-def is_known_crash(log: Path) -> bool:
-    """Whether the server died of the lock exception that Python models raise now and then while they start."""
-    return log.exists() and _KNOWN_CRASH in log.read_text(encoding="utf-8", errors="replace")
 
 
 def failure(cause: str, log: Path, *, offset: int = 0, reason: str = "") -> ServerError:

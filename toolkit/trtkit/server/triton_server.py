@@ -29,9 +29,11 @@ def quiet(_: str) -> None:
 class TritonServer:
     """A running Triton with every model of BUILD/model_repository; a context manager.
 
-    Without `endpoints`, free ports are chosen. Triton neither notices nor replaces the process of a model that died,
-    reports it as ready, and never ends the streams that ran through it. So a dead process makes the whole server start
-    again on the same ports, which ends those streams with an error; `on_event` is told.
+    Without `endpoints`, free ports are chosen; without `installation`, the Triton of this Python is used.
+
+    Triton neither notices nor replaces the process of a model that died, reports it as ready, and never ends the
+    streams that ran through it. So a dead process makes the whole server start again on the same ports, which ends
+    those streams with an error; `on_event` is told.
     """
 
     def __init__(
@@ -40,12 +42,14 @@ class TritonServer:
         endpoints: Endpoints | None = None,
         options: ServerOptions | None = None,
         *,
+        installation: TritonInstallation | None = None,
         on_progress: OnProgress = silent,
         on_event: OnEvent = quiet,
     ) -> None:
         self.folders = ServerFolders(build)
         self.endpoints = endpoints or free_endpoints()
         self._options = options or ServerOptions()
+        self._installation = installation
         self._on_progress = on_progress
         self._on_event = on_event
         self._incarnation: Incarnation | None = None
@@ -79,7 +83,7 @@ class TritonServer:
         Raises MissingToolError without a usable Triton, InputError for a busy port or a build that is being served,
         ServerError with the server's own words when it, or a model, does not come up.
         """
-        installation = find_installation()
+        installation = self._installation or find_installation()
         self._refuse_second_server()
         refuse_busy(self.endpoints)
         prepare_backends(installation, self.folders.backends)

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from trtkit.acceptance import summarize
-from trtkit.errors import RequestError, TrtkitError
+from trtkit.errors import TrtkitError
 from trtkit.serving.answer import pieces_of
 from trtkit.serving.arguments import read_arguments
+from trtkit.serving.batch import Reply, refuse_batch, replies_of
 from trtkit.serving.cancellation import PolledCancellation
 from trtkit.serving.client_request import (
     ClientRequest,
@@ -59,9 +60,12 @@ class DraftTarget:
         for request in requests:
             sender = Sender(request, self._contract)
             try:
-                self._threads.submit(self._answer_or_fail, self._read(request), sender)
+                rows = self._read(request)
             except TrtkitError as error:
                 sender.fail(error)
+                continue
+            for row, reply in zip(rows, replies_of(sender, len(rows)), strict=True):
+                self._threads.submit(self._answer_or_fail, row, reply)
 
     def finalize(self) -> None:
         """Wait for the answers under way."""
@@ -69,45 +73,43 @@ class DraftTarget:
         self._connection.close()
         self._counters.close()
 
-    def _read(self, request: Any) -> ClientRequest:
+    def _read(self, request: Any) -> list[ClientRequest]:
         inputs = read_inputs(request, self._contract)
-        if inputs.num_rows != 1:
-            raise RequestError(
-                f"the request has {inputs.num_rows} rows",
-                "send one request per prompt; they run together",
-                code="REQ-BATCH",
-            )
-        return read_client_request(inputs, self._llm_contract, self._defaults, decoupled=self._decoupled)
+        refuse_batch(inputs.num_rows, decoupled=self._decoupled)
+        return [
+            read_client_request(inputs, row, self._llm_contract, self._defaults, decoupled=self._decoupled)
+            for row in range(inputs.num_rows)
+        ]
 
-    def _answer_or_fail(self, request: ClientRequest, sender: Sender) -> None:
+    def _answer_or_fail(self, request: ClientRequest, reply: Reply) -> None:
         try:
-            self._answer(request, sender)
+            self._answer(request, reply)
         except TrtkitError as error:
-            sender.fail(error)
+            reply.fail(error)
         except BaseException as error:
             # A thread's exception would be lost, and the client would wait for ever.
-            sender.fail(TrtkitError(f"internal error: {type(error).__name__}: {error}", "see the server's log"))
+            reply.fail(TrtkitError(f"internal error: {type(error).__name__}: {error}", "see the server's log"))
             raise
 
-    def _answer(self, request: ClientRequest, sender: Sender) -> None:
+    def _answer(self, request: ClientRequest, reply: Reply) -> None:
         refuse_surely_too_long(request.text, self._tokenizer.longest_token_bytes, self._defaults)
         prompt_ids = self._tokenizer.encode(request.text, add_special_tokens=self._add_special_tokens)
         refuse_too_long(len(prompt_ids), request.max_tokens, self._defaults)
         target = self._llm(self._target_name, request)
         run = self._run(request, tuple(prompt_ids), target)
         stream = self._tokenizer.stream(skip_special_tokens=self._skip_special_tokens)
-        cancellation = PolledCancellation(sender.is_cancelled, self._cancellation_period_s)
+        cancellation = PolledCancellation(reply.is_cancelled, self._cancellation_period_s)
         texts = [stream.push(prompt_ids)] if request.includes_prompt else []
         for piece in pieces_of(run, stream, StopWords(request.stop_words), cancellation.is_cancelled):
             if request.streaming and piece.token_ids:
-                sender.send(_piece_outputs(piece.text, piece.token_ids), final=False)
+                reply.send(_piece_outputs(piece.text, piece.token_ids), final=False)
             else:
                 texts.append(piece.text)
         token_ids = () if request.streaming else tuple(run.token_ids)
         outputs = (
             _piece_outputs("".join(texts), token_ids) | _final_outputs(run, len(prompt_ids)) | target.cache_figures
         )
-        sender.send(outputs, final=True)
+        reply.send(outputs, final=True)
         self._counters.add(_counts(run, len(prompt_ids)))
 
     def _run(self, request: ClientRequest, prompt_ids: tuple[int, ...], target: InnerLlm) -> DraftTargetRun:

@@ -84,18 +84,18 @@ def read_defaults(arguments: ModelArguments) -> BuildDefaults:
 
 
 def read_client_request(
-    inputs: Inputs, llm: ModelContract, defaults: BuildDefaults, *, decoupled: bool
+    inputs: Inputs, row: int, llm: ModelContract, defaults: BuildDefaults, *, decoupled: bool
 ) -> ClientRequest:
-    """Read and check one request. Raises RequestError naming the input."""
-    _refuse_unserved(inputs)
-    max_tokens = inputs.value("max_tokens", 0)
+    """Read and check one row of a request. Raises RequestError naming the input."""
+    _refuse_unserved(inputs, row)
+    max_tokens = inputs.value("max_tokens", row)
     if max_tokens < 1:
         raise RequestError(
             f"input max_tokens must be at least 1, got {max_tokens}", "ask for a token", code="REQ-TOKENS"
         )
-    end_id, pad_id = inputs.value("end_id", 0), inputs.value("pad_id", 0)
-    exclude = inputs.value("exclude_input_in_output", 0)
-    streaming = bool(inputs.value("stream", 0))
+    end_id, pad_id = inputs.value("end_id", row), inputs.value("pad_id", row)
+    exclude = inputs.value("exclude_input_in_output", row)
+    streaming = bool(inputs.value("stream", row))
     if streaming and not decoupled:
         raise RequestError(
             "input stream is true, but the models are not decoupled",
@@ -104,14 +104,14 @@ def read_client_request(
         )
     return ClientRequest(
         request_id=f"{inputs.request_id or 'request'}-{secrets.token_hex(4)}",
-        text=inputs.text("text_input", 0) or "",
+        text=inputs.text("text_input", row) or "",
         max_tokens=max_tokens,
-        min_tokens=inputs.value("min_tokens", 0) or 0,
+        min_tokens=inputs.value("min_tokens", row) or 0,
         end_ids=defaults.end_ids if end_id is None else (end_id,),
         pad_id=defaults.pad_id if pad_id is None else pad_id,
-        stop_words=tuple(inputs.texts("stop_words", 0)),
-        sampling=_sampling(inputs, llm),
-        max_draft_len=_draft_len(inputs.value("num_draft_tokens", 0), defaults),
+        stop_words=tuple(inputs.texts("stop_words", row)),
+        sampling=_sampling(inputs, row, llm),
+        max_draft_len=_draft_len(inputs.value("num_draft_tokens", row), defaults),
         adaptive=defaults.adaptive and "num_draft_tokens" not in inputs,
         streaming=streaming,
         includes_prompt=not streaming and not (defaults.excludes_prompt if exclude is None else exclude),
@@ -154,13 +154,13 @@ def _rolling(arguments: ModelArguments) -> RollingWindow | None:
     return RollingWindow(*(arguments.number(key) for key in ("sink_tokens", "window_tokens", "evict_tokens")))
 
 
-def _refuse_unserved(inputs: Inputs) -> None:
+def _refuse_unserved(inputs: Inputs, row: int) -> None:
     for name in NOT_SERVED:
         # Clients send false for the switches among them as a matter of course.
         if name in inputs and inputs.any_set(name):
             raise RequestError(f"input {name} is not served by trtkit's models", "leave it out", code="REQ-UNSERVED")
     for name in _ONLY_ONE:
-        if (value := inputs.value(name, 0)) not in (None, 1):
+        if (value := inputs.value(name, row)) not in (None, 1):
             raise RequestError(f"input {name} must be 1, got {value}", "leave it out", code="REQ-UNSERVED")
 
 
@@ -179,11 +179,11 @@ def _draft_len(asked: int | None, defaults: BuildDefaults) -> int:
     return asked
 
 
-def _sampling(inputs: Inputs, llm: ModelContract) -> dict[str, Any]:
+def _sampling(inputs: Inputs, row: int, llm: ModelContract) -> dict[str, Any]:
     """The inputs that client and engine share, under the engine's names."""
     passed = {}
     for tensor in llm.inputs:
         client_name = CLIENT_NAMES.get(tensor.name, tensor.name)
         if tensor.name not in _NOT_PASSED_ON and inputs.declares(client_name) and client_name in inputs:
-            passed[tensor.name] = inputs.array(client_name, 0)
+            passed[tensor.name] = inputs.array(client_name, row)
     return passed

@@ -37,10 +37,10 @@ class Sender:
         """Answer with nothing; a model that is not decoupled must send a response even so."""
         self._sender.send(pb_utils.InferenceResponse([]), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
-    def fail(self, error: TrtkitError) -> None:
-        """End the request with an error that names cause and fix."""
+    def fail(self, error: TrtkitError, *, final: bool = True) -> None:
+        """Answer with an error that names cause and fix."""
         response = pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
-        self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        self._sender.send(response, flags=_final_flag(final))
 
     def is_cancelled(self) -> bool:
         """Whether the caller gave the request up."""

@@ -3,31 +3,14 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from trtkit.acceptance import Acceptance
-from trtkit.errors import TrtkitError
 from trtkit.reference.request import StepOutput
-from trtkit.serving.tensor import Array, Outputs
+from trtkit.serving.batch import Reply
+from trtkit.serving.tensor import Array
 from trtkit.standin.requests import LlmRequest
-
-
-class Reply(Protocol):
-    """Where responses go."""
-
-    def send(self, outputs: Outputs, *, final: bool) -> None:
-        """One response."""
-        ...
-
-    def fail(self, error: TrtkitError) -> None:
-        """The last response, with an error."""
-        ...
-
-    def is_cancelled(self) -> bool:
-        """Whether the caller gave the request up."""
-        ...
 
 
 @dataclass

@@ -8,6 +8,7 @@ from trtkit.engines.inspect import EngineInfo, read_engine
 from trtkit.errors import InputError, TrtkitError
 from trtkit.reference.engine import Engine
 from trtkit.serving.arguments import ModelArguments, read_arguments
+from trtkit.serving.batch import refuse_batch, replies_of
 from trtkit.serving.contract import llm_contract
 from trtkit.serving.inputs import Inputs
 from trtkit.serving.metrics import LLM_COUNTERS
@@ -15,7 +16,7 @@ from trtkit.serving.triton_io import Counters, Sender, read_inputs
 from trtkit.standin.exchange import Exchange
 from trtkit.standin.loop import EngineLoop
 from trtkit.standin.parameters import check_parameters
-from trtkit.standin.requests import read_request
+from trtkit.standin.requests import LlmRequest, read_request
 
 
 class StandIn:
@@ -66,13 +67,19 @@ class StandIn:
         )
 
     def _begin(self, inputs: Inputs, sender: Sender) -> None:
-        refuse_batch(inputs)
         if inputs.value("stop", 0):
             self._loop.cancel(inputs.request_id, sender.finish_empty)
             return
-        request = read_request(inputs, 0, f"{next(self._numbers)}", excludes_prompt=self._excludes_prompt)
+        refuse_batch(inputs.num_rows, decoupled=self._decoupled)
+        rows = range(inputs.num_rows)
+        requests = [self._read(inputs, row) for row in rows]
+        for request, reply in zip(requests, replies_of(sender, len(rows)), strict=True):
+            self._loop.submit(inputs.request_id, Exchange(request, reply, block_size=self._block_size))
+
+    def _read(self, inputs: Inputs, row: int) -> LlmRequest:
+        request = read_request(inputs, row, f"{next(self._numbers)}", excludes_prompt=self._excludes_prompt)
         self._refuse_shape(len(request.generation.draft_ids), streaming=request.streaming)
-        self._loop.submit(inputs.request_id, Exchange(request, sender, block_size=self._block_size))
+        return request
 
     def _refuse_shape(self, num_draft_tokens: int, *, streaming: bool) -> None:
         if num_draft_tokens > self._max_draft_len:
@@ -87,16 +94,6 @@ class StandIn:
                 "build with serving.streaming: true, or leave it out",
                 code="REQ-STREAMING",
             )
-
-
-def refuse_batch(inputs: Inputs) -> None:
-    """Raise InputError for a request of several rows."""
-    if inputs.num_rows != 1:
-        raise InputError(
-            f"the request has {inputs.num_rows} rows",
-            "send one request per prompt; they run together",
-            code="REQ-BATCH",
-        )
 
 
 def _load(info: EngineInfo, arguments: ModelArguments) -> Engine:

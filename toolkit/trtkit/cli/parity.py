@@ -110,6 +110,43 @@ def checkpoint(output: Output, build: Path, prompts: Path | None, limit: int, ro
     refuse_fault(document)
 
 
+@command.command()
+@click.argument("build", type=click.Path(path_type=Path))
+@click.option("--prompts", type=_FILE, help="Text or JSONL file; default: the prompts that trtkit ships.")
+@click.option("--limit", type=click.IntRange(min=1), default=3, show_default=True, help="Only the first N prompts.")
+@click.option("--samples", "num_samples", type=click.IntRange(min=50), default=400, show_default=True, help="Per run.")
+@click.option("--temperature", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Repeats the whole check.")
+@click.option("--alpha", type=click.FloatRange(0, 1, min_open=True), default=0.01, show_default=True)
+@with_output
+def sampling(output: Output, build: Path, prompts: Path | None, limit: int, **options: Any) -> None:
+    """Test whether BUILD's samples, with and without speculation, follow the original target's distribution.
+
+    An exact test; --alpha is the probability of a false alarm in the whole run, and the report states which deviation
+    it would have found. Exits with 1 when the distribution is another one.
+    """
+    require_oracle_libraries()
+    from trtkit.evaluate.sampling_run import SamplingOptions, check_sampling, refuse_bias
+
+    chosen = SamplingOptions(PromptChoice(prompts, limit), **options)
+    document = check_sampling(open_build(build), chosen, output.progress)
+    output.result(document, render_samples(document))
+    refuse_bias(document)
+
+
+def render_samples(document: Mapping[str, Any]) -> Group:
+    """One row per test."""
+    table = Table("prompt", "draft length", "token", "samples", "p", "distance", "would find", box=None, pad_edge=False)
+    for test in document["tests"]:
+        style = "bold red" if test["rejected"] else "green"
+        cells = [str(test[key]) for key in ("draft_len", "position", "num_samples")]
+        distances = [f"{test[key]:.3f}" for key in ("distance", "detectable_distance")]
+        table.add_row(test["name"], *cells, Text(f"{test['p_value']:.3g}", style=style), *distances)
+    same = document["same_draws"]
+    notes = [] if same is None else [Text(f"the same tokens with and without drafts: {same:.1%} of the seeds")]
+    return Group(table, *notes, Text(document["verdict"], style="bold"))
+
+
 def render_layers(document: Mapping[str, Any]) -> Group:
     """One row per part of a layer, then the figures over all positions."""
     table = Table("after", "relative error", "explained", box=None, pad_edge=False)

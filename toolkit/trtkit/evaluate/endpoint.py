@@ -6,10 +6,11 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class EndpointRequest:
-    """One greedy request. draft_len 0 switches speculation off, None leaves it to the deployment.
+    """One request, greedy unless temperature is above 0: then it samples from the whole vocabulary with this seed.
 
-    stream False asks for one response. cancel_after_tokens gives the request up once so many tokens have come; the
-    answer then holds those that came until it ended.
+    draft_len 0 switches speculation off, None leaves it to the deployment. stream False asks for one response.
+    cancel_after_tokens gives the request up once so many tokens have come; the answer then holds those that came until
+    it ended.
     """
 
     text: str
@@ -17,6 +18,8 @@ class EndpointRequest:
     draft_len: int | None = None
     stream: bool = True
     cancel_after_tokens: int | None = None
+    temperature: float = 0.0
+    seed: int | None = None
 
 
 @dataclass(frozen=True)

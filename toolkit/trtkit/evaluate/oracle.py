@@ -130,6 +130,10 @@ class Oracle:
             distance=distance.item(),
         )
 
+    def next_logits(self, token_ids: Sequence[int]) -> Tensor:
+        """The logits of the token after these.  returns [V] float32"""
+        return self._forward(token_ids, None)[1].float()
+
     @torch.inference_mode()
     def states(self, token_ids: Sequence[int]) -> Tensor:
         """The states that enter the head after each of the tokens, in one pass.

@@ -12,7 +12,7 @@ from trtkit.evaluate.endpoint import Arrival, EndpointRequest, Generation
 
 
 class TritonEndpoint:
-    """Greedy requests over one connection; any number of threads may ask at the same time."""
+    """Requests over one connection; any number of threads may ask at the same time."""
 
     def __init__(self, address: str, clock_ns: Callable[[], int]) -> None:
         self._client = TritonClient(address, clock_ns=clock_ns)
@@ -31,6 +31,8 @@ class TritonEndpoint:
             request.max_new_tokens,
             num_draft_tokens=request.draft_len,
             stream=request.stream,
+            temperature=request.temperature,
+            seed=request.seed,
             wants_cache_figures=True,
         )
         answer = self._client.generate(asked)

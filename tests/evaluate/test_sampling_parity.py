@@ -1,0 +1,45 @@
+"""Samples over the wire against the target's distribution: a clean deployment passes, a biased one is found."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from deployed_tiny import MAX_DRAFT_LEN, change_weights, copy_of, deployed_tiny
+from trtkit.builds import Build
+from trtkit.cli.main import cli
+
+pytestmark = pytest.mark.tritonserver
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    return deployed_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+def sampling(build: Build, *arguments: str) -> tuple[int, dict[str, Any], str]:
+    size = ["--limit", "3", "--samples", "200", "--temperature", "0.25"]
+    command = ["parity", "sampling", str(build.folder), *size, "--json", *arguments]
+    result = CliRunner().invoke(cli, command)
+    return result.exit_code, json.loads(result.stdout), result.stderr
+
+
+def test_a_clean_deployment_is_consistent_with_and_without_drafts(build: Build) -> None:
+    exit_code, document, _ = sampling(build)
+    assert (exit_code, document["verdict"]) == (0, "consistent")
+    assert {test["draft_len"] for test in document["tests"]} == {0, MAX_DRAFT_LEN}
+    assert {test["position"] for test in document["tests"]} == {0, 1}
+    assert document["same_draws"] == 1.0  # in float32 a seed's token does not depend on drafting
+    assert all(0 < test["detectable_distance"] < 1 for test in document["tests"])
+    assert json.loads((build.folder / "parity" / "sampling.json").read_text()) == document
+
+
+@pytest.mark.parametrize("scale", [1.5, 0.6])
+def test_another_temperature_is_found(scale: float, build: Build, tmp_path_factory: pytest.TempPathFactory) -> None:
+    hot = copy_of(build, tmp_path_factory.mktemp("hot") / "build")
+    flatten: Callable[[dict[str, Any]], None] = lambda tensors: tensors["lm_head.weight"].mul_(scale)  # noqa: E731
+    change_weights(hot, "target", flatten)
+    exit_code, document, errors = sampling(hot)
+    assert (exit_code, document["verdict"]) == (1, "different")
+    assert "total variation" in errors

@@ -81,7 +81,9 @@ def _rewrite_gguf(file: Path, folder: Path) -> None:
     except ImportError as error:
         raise _missing_package(error) from None
     try:
-        model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+        model = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.float32, **_dequantize()
+        )
     except (ValueError, KeyError, RuntimeError, OSError, IndexError, AttributeError, NotImplementedError) as error:
         raise CheckpointError(
             f"transformers cannot read it: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
@@ -89,7 +91,17 @@ def _rewrite_gguf(file: Path, folder: Path) -> None:
             code="CKPT-GGUF",
             where=str(file),
         ) from error
+    model.hf_quantizer = None  # transformers 5 keeps it, and refuses to save, though nothing is quantised any more
+    vars(model.config).pop("quantization_config", None)
     model.save_pretrained(folder, safe_serialization=True)
+
+
+def _dequantize() -> dict[str, Any]:
+    """The argument that makes transformers 5 unpack the weights; older releases always do."""
+    import transformers
+
+    config = getattr(transformers, "GgufConfig", None)
+    return {} if config is None else {"quantization_config": config(dequantize=True)}
 
 
 def _rewrite_pickles(source: Path, files: list[Path], folder: Path) -> None:

@@ -59,7 +59,7 @@ class Fp8Encoder(PlainEncoder):
         """Quantise with the scale of the source's tensor."""
         key = (self._files.dtype_of(name), self._scales[name])
         if key not in self._conversions:
-            self._conversions[key] = _quantizer(*key)
+            self._conversions[key] = fp8_quantizer(*key)
         return self._conversions[key](bits)
 
     def _weight_scales(self, target: Target) -> list[float]:
@@ -90,6 +90,12 @@ def fp8_scale(largest: float) -> float:
     return float(np.float32(largest) / np.float32(E4M3_MAX)) if 0 < largest < np.inf else 1.0
 
 
-def _quantizer(dtype: str, scale: float) -> Convert:
+def fp8_quantizer(dtype: str, scale: float) -> Convert:
+    """Bits of `dtype` -> float8_e4m3fn codes of value / scale, saturating."""
     divisor = np.float32(scale)
-    return tabulated(lambda bits: to_e4m3(to_float32(bits, dtype) / divisor), dtype)
+
+    def quantize(bits: NDArray[Any]) -> NDArray[Any]:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return to_e4m3(to_float32(bits, dtype) / divisor)
+
+    return tabulated(quantize, dtype)

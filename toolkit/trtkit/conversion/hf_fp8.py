@@ -16,8 +16,8 @@ from trtkit import __version__
 from trtkit.artifacts import write_text
 from trtkit.checkpoints.quantized import QUANT_FILE
 from trtkit.conversion.calibration import NO_CALIBRATION, Calibration, read_calibration
-from trtkit.conversion.casting import E4M3_MAX, largest_magnitude, tabulated, to_e4m3, to_float32
-from trtkit.conversion.fp8_encoder import fp8_scale
+from trtkit.conversion.casting import E4M3_MAX, largest_magnitude
+from trtkit.conversion.fp8_encoder import fp8_quantizer, fp8_scale
 from trtkit.conversion.layout import rules_for
 from trtkit.conversion.plan import ConversionPlan
 from trtkit.conversion.rank_file import RankFile, TensorHeader
@@ -98,7 +98,7 @@ class HfFp8Writer:
         module = self._plan.names[name].removesuffix(".weight")
         largest = max(largest_magnitude(block, dtype) for block in self._source.all_blocks(name))
         scale = np.float32(fp8_scale(largest))
-        quantize = tabulated(lambda bits: to_e4m3(to_float32(bits, dtype) / scale), dtype)
+        quantize = fp8_quantizer(dtype, float(scale))
         for block in self._source.all_blocks(name):
             file.append(quantize(block))
         scales = [scale, np.float32(fp8_scale(self._calibration.input_max([module])))]

@@ -1,0 +1,133 @@
+"""GGUF files and pickles are read as what they hold, and nothing in them is executed."""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from converted import read_tensors
+from reassembly import hf_tensors, to_float
+from trtkit.conversion.convert import convert_to
+from trtkit.conversion.options import ConversionOptions
+from trtkit.errors import CheckpointError
+
+FLOAT32 = ConversionOptions(dtype="float32")
+PICKLES = ConversionOptions(dtype="float32", allow_pickle=True)
+
+
+def original(folder: Path) -> dict[str, Any]:
+    return {name: to_float(tensor) for name, tensor in read_tensors(folder / "model.safetensors").items()}
+
+
+def as_pickle(folder: Path, shards: int = 1) -> dict[str, Any]:
+    """Replace the safetensors file by pickles; returns the values."""
+    values = original(folder)
+    (folder / "model.safetensors").unlink()
+    names = sorted(values)
+    weight_map = {}
+    for number in range(shards):
+        file = "pytorch_model.bin" if shards == 1 else f"pytorch_model-{number}.bin"
+        part = {name: torch.from_numpy(values[name].copy()) for name in names[number::shards]}
+        torch.save(part, folder / file)
+        weight_map |= dict.fromkeys(part, file)
+    if shards > 1:
+        (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    return values
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_an_allowed_pickle_gives_the_same_weights(shards: int, tmp_path: Path) -> None:
+    source = tiny.tiny_checkpoint(tmp_path / "source")
+    values = as_pickle(source, shards)
+    with pytest.raises(CheckpointError, match="--allow-pickle"):
+        convert_to(source, tmp_path / "out", FLOAT32)
+    convert_to(source, tmp_path / "out", PICKLES)
+    converted = hf_tensors(tmp_path / "out")
+    assert all(np.array_equal(converted[name], values[name]) for name in values)
+
+
+class Malicious:
+    """Unpickling it would write a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.write_text, (self.path, "executed")
+
+
+def test_code_in_a_pickle_is_not_run_even_when_pickles_are_allowed(tmp_path: Path) -> None:
+    source = tiny.tiny_checkpoint(tmp_path / "source")
+    (source / "model.safetensors").unlink()
+    trap = tmp_path / "trap"
+    (source / "pytorch_model.bin").write_bytes(pickle.dumps({"model.norm.weight": Malicious(trap)}))
+    with pytest.raises(CheckpointError) as caught:
+        convert_to(source, tmp_path / "out", PICKLES)
+    assert caught.value.code == "CKPT-PICKLE"
+    assert not trap.exists() and not (tmp_path / "out").exists()
+
+
+def write_gguf(path: Path, config: dict[str, Any], values: dict[str, Any]) -> None:
+    """A float32 GGUF file of a tiny Llama, with q and k in GGUF's own order of rotary pairs."""
+    import gguf
+
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_vocab_size(config["vocab_size"])
+    names = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+    parts = {
+        "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k",
+        "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output",
+        "mlp.gate_proj": "ffn_gate",
+        "mlp.up_proj": "ffn_up",
+        "mlp.down_proj": "ffn_down",
+        "input_layernorm": "attn_norm",
+        "post_attention_layernorm": "ffn_norm",
+    }
+    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    for name, tensor in values.items():
+        module = name.removesuffix(".weight")
+        if module in names:
+            writer.add_tensor(f"{names[module]}.weight", tensor)
+            continue
+        _, _, layer, part = module.split(".", 3)
+        target = parts[part]
+        if target in heads:
+            rows, columns = tensor.shape
+            split = tensor.reshape(heads[target], 2, rows // heads[target] // 2, columns)
+            tensor = np.ascontiguousarray(split.swapaxes(1, 2).reshape(rows, columns))
+        writer.add_tensor(f"blk.{layer}.{target}.weight", tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_a_gguf_file_gives_the_same_weights(tmp_path: Path) -> None:
+    source = tiny.tiny_checkpoint(tmp_path / "source")
+    values = original(source)
+    gguf_file = tmp_path / "model.gguf"
+    write_gguf(gguf_file, json.loads((source / "config.json").read_text()), values)
+    convert_to(gguf_file, tmp_path / "out", FLOAT32)
+    converted = hf_tensors(tmp_path / "out")
+    assert all(np.array_equal(converted[name], values[name]) for name in values)
+
+
+def test_a_damaged_gguf_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF" + bytes(60))
+    with pytest.raises(CheckpointError) as caught:
+        convert_to(tmp_path / "model.gguf", tmp_path / "out", FLOAT32)
+    assert caught.value.code == "CKPT-GGUF"

@@ -1,0 +1,88 @@
+"""FP8 in Hugging Face's format: unified scale names, the metadata that the PyTorch backend reads, honest values."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from converted import read_tensors
+from reassembly import hf_tensors, to_float
+from trtkit.checkpoints.quantized import read_quantized
+from trtkit.conversion.convert import convert_to
+from trtkit.conversion.options import ConversionOptions
+from trtkit.errors import InputError
+
+
+def calibrated(folder: Path, family: str = "llama") -> Path:
+    """A tiny checkpoint with a tokenizer and a calibration file in it."""
+    tiny.tiny_checkpoint(folder, family, "bfloat16", tokenizer=True)
+    names = read_tensors(folder / "model.safetensors")
+    document = {
+        "schema": "trtkit.calibration/1",
+        "inputs": {name.removesuffix(".weight"): 4.48 for name, tensor in names.items() if len(tensor[1]) == 2},
+        "kv_cache": {str(layer): {"k": 44.8, "v": 4.48} for layer in range(3)},
+    }
+    (folder / "calibration.json").write_text(json.dumps(document))
+    return folder
+
+
+def options(source: Path) -> ConversionOptions:
+    return ConversionOptions(
+        quantization="fp8", kv_cache_dtype="fp8", output_format="hf", calibration=source / "calibration.json"
+    )
+
+
+@pytest.mark.parametrize("family", ["llama", "mixtral", "qwen2_moe", "phi3"])
+def test_every_linear_layer_is_fp8_with_its_scales_and_the_rest_is_unchanged(family: str, tmp_path: Path) -> None:
+    source = calibrated(tmp_path / "source", family)
+    convert_to(source, tmp_path / "out", options(source))
+    before = read_tensors(source / "model.safetensors")
+    after = read_tensors(tmp_path / "out" / "model.safetensors")
+    for name, tensor in before.items():
+        is_linear = len(tensor[1]) == 2 and ("proj" in name or ".experts." in name)
+        if not is_linear:
+            assert after[name] == tensor, name
+            continue
+        scale = to_float(after[f"{name}_scale"])
+        values = to_float(tensor)
+        assert after[name][0] == "float8_e4m3fn" and after[f"{name}_scale"][1] == ()
+        assert scale == np.float32(np.abs(values).max()) / np.float32(448)
+        error = np.abs(to_float(after[name]) * scale - values)
+        assert (error <= np.maximum(np.abs(values) * 2**-4, scale * 2**-10) * 1.001).all(), name
+        assert to_float(after[name.replace("weight", "input_scale")]) == np.float32(4.48) / np.float32(448)
+    kv = {name for name in after if name.endswith(("k_scale", "v_scale"))}
+    assert kv == {
+        f"{n.removesuffix('weight')}{n[-13]}_scale" for n in before if n.endswith(("k_proj.weight", "v_proj.weight"))
+    }
+
+
+def test_metadata_and_tokenizer_come_along(tmp_path: Path) -> None:
+    source = calibrated(tmp_path / "source")
+    convert_to(source, tmp_path / "out", options(source))
+    written = read_quantized(tmp_path / "out")
+    assert written is not None
+    assert (written.algorithm, written.kv_algorithm) == ("FP8", "FP8")
+    document = json.loads((tmp_path / "out" / "hf_quant_config.json").read_text())
+    assert document["quantization"]["exclude_modules"] == ["lm_head"]
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (source / name).read_bytes()
+
+
+def test_it_can_be_converted_on_to_tensorrt_llm_with_the_same_values(tmp_path: Path) -> None:
+    source = calibrated(tmp_path / "source")
+    convert_to(source, tmp_path / "hf", options(source))
+    own = ConversionOptions(quantization="fp8", kv_cache_dtype="fp8", calibration=source / "calibration.json")
+    convert_to(source, tmp_path / "direct", own)
+    convert_to(tmp_path / "hf", tmp_path / "carried", ConversionOptions(quantization="fp8", kv_cache_dtype="fp8"))
+    direct, carried = hf_tensors(tmp_path / "direct"), hf_tensors(tmp_path / "carried")
+    for name, values in direct.items():
+        step = np.abs(values) * 2**-3 + np.abs(values).max() * 2**-9
+        assert (np.abs(values - carried[name]) <= (step if "qkv" in name or "self_attn" in name else 0)).all(), name
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8_weight_only"])
+def test_only_fp8_is_written_in_this_format(quantization: str) -> None:
+    with pytest.raises(InputError) as caught:
+        ConversionOptions(quantization=quantization, output_format="hf")  # type: ignore[arg-type]
+    assert caught.value.code == "CONV-OPTION"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from deployments import WORDS, write_tokenizer
 from trtkit.checkpoints.pair import TokenizerDifference, compare_tokenizers, show
-from trtkit.checkpoints.tokenizer import read_tokenizer
+from trtkit.checkpoints.tokenizer import read_tokenizer, split_merges
 from trtkit.errors import CheckpointError
 
 SPECIAL = {0: "<s>", 1: "</s>"}
@@ -101,3 +101,35 @@ def test_a_missing_tokenizer_is_an_error_with_a_fix(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="TOK-MISSING") as caught:
         read_tokenizer(tmp_path)
     assert caught.value.fix
+
+
+def test_merges_are_split_off_where_the_library_puts_them() -> None:
+    data = b'{"model": {"vocab": {"a": 0}, "merges": [["a", "b"]]}}\n'
+    assert split_merges(data) == (b'{"model": {"vocab": {"a": 0}, "merges": []}}\n', b'[["a", "b"]]')
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"model": {"merges": [["a", "b"]], "vocab": {"a": 0}}}',
+        b'{"model": {"merges": ["a b"]}, "added_tokens": [{"id": 1}]}',
+        b'{"model": {"vocab": [["a", 0.0]]}}',
+        b'{"model": {"vocab": {"a": 0}, "merges": ["a b"], "other": ["c"]}}',
+        b'{"model": {"vocab": {"a": 0}, "merges": [["a", "merges"]]}}',
+    ],
+)
+def test_a_file_of_another_shape_is_left_whole(data: bytes) -> None:
+    assert split_merges(data) == (data, b"")
+
+
+def test_a_piece_that_looks_like_the_key_confuses_nothing(tmp_path: Path) -> None:
+    words = ("<s>", "</s>", "a", "b", '"merges":[', "ab")
+    spec = read_tokenizer(write_tokenizer(tmp_path, {"words": words, "merges": ["a b"]}))
+    assert spec.merge_rules == ["a b"]
+    assert spec.pieces['"merges":['] == 4
+
+
+def test_merges_in_another_place_are_found_too(tmp_path: Path) -> None:
+    document = {"model": {"type": "BPE", "merges": ["a b"], "vocab": {"a": 0, "b": 1}}, "added_tokens": []}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(document))
+    assert read_tokenizer(tmp_path).merge_rules == ["a b"]

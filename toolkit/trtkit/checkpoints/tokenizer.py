@@ -1,6 +1,7 @@
 """What a tokenizer's files say: ids, special tokens, merges, normaliser. Reads JSON only; tokenizes nothing."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +11,12 @@ from typing import Any
 from trtkit.errors import CheckpointError
 
 TOKENIZER_FILE = "tokenizer.json"
+_MERGES = b'"merges"'
+_MERGES_KEY = re.compile(_MERGES + rb"\s*:\s*(?=\[)")
+# What would follow the array if the object went on; a merge that reads like it only costs the shortcut.
+_NEXT_KEY = re.compile(rb'\]\s*,\s*"[^"]*"\s*:')
+_TAIL_BYTES = 256
+_DOCUMENT_END = re.compile(rb"\]\s*\}\s*\}\s*\Z")
 
 
 @dataclass(frozen=True)
@@ -17,16 +24,16 @@ class TokenizerSpec:
     """One tokenizer.json, with the settings of tokenizer_config.json beside it.
 
     pieces maps every piece, added tokens included, to its id. special holds the ids of added tokens that mark
-    structure and are no text. merges is the ordered list as the file has it ("a b" strings or pairs), empty for
-    models without merges. scores holds the Unigram scores in order of id. segmentation holds the parts that decide
-    how text is cut besides the vocabulary: model type, normaliser, pre-tokenizer.
+    structure and are no text. merges_text is the ordered list of merges as JSON, empty for models without merges; it
+    is most of a large file, and parsed only when two of them differ. scores holds the Unigram scores in order of id.
+    segmentation holds the parts that decide how text is cut besides the vocabulary: normaliser, pre-tokenizer.
     """
 
     path: Path
     kind: str
     pieces: Mapping[str, int]
     special: frozenset[int]
-    merges: Sequence[Any]
+    merges_text: bytes
     scores: Sequence[float]
     byte_fallback: bool
     segmentation: Mapping[str, Any]
@@ -46,8 +53,9 @@ class TokenizerSpec:
 
     @cached_property
     def merge_rules(self) -> list[str]:
-        """The merges in one spelling: "left right"."""
-        return [rule if isinstance(rule, str) else " ".join(rule) for rule in self.merges]
+        """The merges in one spelling: "left right". The file has them so, or as pairs."""
+        merges = json.loads(self.merges_text) if self.merges_text else []
+        return [rule if isinstance(rule, str) else " ".join(rule) for rule in merges]
 
 
 def read_tokenizer(folder: Path) -> TokenizerSpec:
@@ -59,7 +67,8 @@ def read_tokenizer(folder: Path) -> TokenizerSpec:
     if not path.is_file():
         raise CheckpointError(*_missing(folder), code="TOK-MISSING", where=str(path))
     try:
-        return _parse(path, json.loads(path.read_bytes()), _settings(folder))
+        rest, merges_text = split_merges(path.read_bytes())
+        return _parse(path, json.loads(rest), merges_text, _settings(folder))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"not a tokenizer.json: {type(error).__name__} {error}",
@@ -72,6 +81,23 @@ def read_tokenizer(folder: Path) -> TokenizerSpec:
         raise CheckpointError(
             f"cannot be read: {error.strerror}", "make the file readable", code="TOK-UNREADABLE", where=str(path)
         ) from None
+
+
+def split_merges(data: bytes) -> tuple[bytes, bytes]:
+    """tokenizer.json without its merges, and the JSON of the merges; the whole file and nothing when it has none.
+
+    The tokenizers library writes merges as the last key of the last object; a file of another shape is left whole,
+    and its merges are found again after parsing.
+    """
+    # The last one: a piece of the vocabulary that reads like the key comes before it.
+    key = _MERGES_KEY.match(data, max(0, data.rfind(_MERGES)))
+    end = _DOCUMENT_END.search(data, max(0, len(data) - _TAIL_BYTES))
+    if key is None or end is None or end.start() < key.end():
+        return data, b""
+    start, stop = key.end(), end.start() + 1
+    if _NEXT_KEY.search(data, start, stop):
+        return data, b""
+    return data[:start] + b"[]" + data[stop:], data[start:stop]
 
 
 def _missing(folder: Path) -> tuple[str, str]:
@@ -94,7 +120,7 @@ def _settings(folder: Path) -> dict[str, Any]:
     return dict(settings)
 
 
-def _parse(path: Path, document: dict[str, Any], settings: dict[str, Any]) -> TokenizerSpec:
+def _parse(path: Path, document: dict[str, Any], merges_text: bytes, settings: dict[str, Any]) -> TokenizerSpec:
     model, added = document["model"], document.get("added_tokens") or []
     pieces, scores = _vocabulary(model["vocab"])
     pieces.update({token["content"]: token["id"] for token in added})
@@ -103,7 +129,7 @@ def _parse(path: Path, document: dict[str, Any], settings: dict[str, Any]) -> To
         kind=model.get("type") or ("BPE" if "merges" in model else "Unigram"),
         pieces=pieces,
         special=frozenset(token["id"] for token in added if token.get("special", False)),
-        merges=model.get("merges") or (),
+        merges_text=merges_text or (json.dumps(model["merges"]).encode() if model.get("merges") else b""),
         scores=scores,
         byte_fallback=bool(model.get("byte_fallback", False)),
         segmentation={"normalizer": document.get("normalizer"), "pre_tokenizer": document.get("pre_tokenizer")},

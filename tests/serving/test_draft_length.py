@@ -77,3 +77,19 @@ def test_the_prefill_of_the_prompt_is_not_taken_for_the_time_of_a_step() -> None
     assert (length.next(), length.plain_tokens()) == (0, 8), "a first short stretch without drafts"
     length.observe_plain(8, 8 * PLAIN_NS)
     assert length.next() > 1
+
+
+def test_the_next_answer_begins_with_what_this_one_learned() -> None:
+    length = measured(5)
+    observe(length, 5, 0, times=20)
+    following = AdaptiveDraftLength(5, length.experience)
+    assert following.next() == 0
+    assert following.experience == length.experience
+
+
+def test_the_prefill_of_the_next_answer_is_left_out_too() -> None:
+    length = measured(5)
+    observe(length, 5, 5, times=5)
+    following = AdaptiveDraftLength(5, length.experience)
+    following.observe_draft(Acceptance(5, (1, 2, 3, 4, 5, 6)), 5_000 * DRAFT_NS, 500 * VERIFY_NS)
+    assert following.next() == 5

@@ -20,7 +20,7 @@ from trtkit.serving.client_request import (
     refuse_too_long,
 )
 from trtkit.serving.contract import bls_contract, llm_contract
-from trtkit.serving.draft_length import AdaptiveDraftLength, DraftLength, FixedDraftLength
+from trtkit.serving.draft_length import AdaptiveDraftLength, DraftLength, Experience, FixedDraftLength
 from trtkit.serving.draft_target import DraftTargetRun, Generation
 from trtkit.serving.inner_llm import InnerLlm
 from trtkit.serving.kserve import Connection
@@ -53,6 +53,7 @@ class DraftTarget:
         self._skip_special_tokens = arguments.flag("skip_special_tokens", default=True)
         self._cancellation_period_s = arguments.number("cancellation_check_period_ms", 100) / 1000
         self._counters = Counters(BLS_COUNTERS, arguments.name)
+        self._experience = Experience()
         self._threads = ThreadPoolExecutor(arguments.number("max_concurrency", 64), thread_name_prefix="answer")
 
     def execute(self, requests: Sequence[Any]) -> None:
@@ -96,7 +97,8 @@ class DraftTarget:
         prompt_ids = self._tokenizer.encode(request.text, add_special_tokens=self._add_special_tokens)
         refuse_too_long(len(prompt_ids), request.max_tokens, self._defaults)
         target = self._llm(self._target_name, request)
-        run = self._run(request, tuple(prompt_ids), target)
+        draft_length = self._draft_length(request)
+        run = self._run(request, tuple(prompt_ids), target, draft_length)
         stream = self._tokenizer.stream(skip_special_tokens=self._skip_special_tokens)
         cancellation = PolledCancellation(reply.is_cancelled, self._cancellation_period_s)
         texts = [stream.push(prompt_ids)] if request.includes_prompt else []
@@ -111,8 +113,12 @@ class DraftTarget:
         )
         reply.send(outputs, final=True)
         self._counters.add(_counts(run, len(prompt_ids)))
+        if isinstance(draft_length, AdaptiveDraftLength):
+            self._experience = draft_length.experience
 
-    def _run(self, request: ClientRequest, prompt_ids: tuple[int, ...], target: InnerLlm) -> DraftTargetRun:
+    def _run(
+        self, request: ClientRequest, prompt_ids: tuple[int, ...], target: InnerLlm, draft_length: DraftLength
+    ) -> DraftTargetRun:
         generation = Generation(
             request_id=request.request_id,
             prompt_ids=prompt_ids,
@@ -124,7 +130,12 @@ class DraftTarget:
         )
         drafts = request.max_draft_len > 0
         draft = self._llm(self._draft_name, request) if drafts else None
-        return DraftTargetRun(generation, target, draft, _draft_length(request))
+        return DraftTargetRun(generation, target, draft, draft_length)
+
+    def _draft_length(self, request: ClientRequest) -> DraftLength:
+        if request.adaptive:
+            return AdaptiveDraftLength(request.max_draft_len, self._experience)
+        return FixedDraftLength(request.max_draft_len)
 
     def _llm(self, name: str, request: ClientRequest) -> InnerLlm:
         return InnerLlm(
@@ -134,10 +145,6 @@ class DraftTarget:
             end_id=request.end_ids[0],
             pad_id=request.pad_id,
         )
-
-
-def _draft_length(request: ClientRequest) -> DraftLength:
-    return AdaptiveDraftLength(request.max_draft_len) if request.adaptive else FixedDraftLength(request.max_draft_len)
 
 
 def _piece_outputs(text: str, token_ids: tuple[int, ...]) -> dict[str, Array]:

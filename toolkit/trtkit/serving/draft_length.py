@@ -1,6 +1,7 @@
 """How many tokens to draft next: a fixed number, or what measured acceptance and times say. Pure; calls no model."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from trtkit.acceptance import Acceptance
@@ -50,26 +51,50 @@ class FixedDraftLength:
 _FIRST_STRETCH_TOKENS = 8
 
 
+@dataclass(frozen=True)
+class Experience:
+    """What answers so far have measured: a chance and three times in nanoseconds; None is not measured yet."""
+
+    accept: float | None = None
+    draft_ns: float | None = None
+    verify_ns: float | None = None
+    plain_ns: float | None = None
+
+
+_NO_EXPERIENCE = Experience()
+
+
 class AdaptiveDraftLength:
     """Chooses the length with the lowest expected time per token, down to 0 and back.
 
     With a as the chance that one draft token is accepted, a step with K drafts yields (1 - a**(K+1)) / (1 - a) tokens
     (Leviathan et al. 2023, eq. 1) and takes K drafts and one verification. Time per draft token, per verification and
-    per token of the target alone are moving averages of what was measured in this answer, without its first step, which
-    computes the whole prompt. A short stretch without drafts is measured once. While drafting is off, one step with a
+    per token of the target alone are moving averages of what was measured, in this answer and those before it, without
+    the first step of an answer, which computes the whole prompt. A short stretch without drafts is measured once. While drafting is off, one step with a
     single draft token follows every `probe_tokens` tokens, so that a text that became easier is noticed.
     """
 
-    def __init__(self, max_draft_len: int, *, probe_tokens: int = 32, memory: float = 0.8) -> None:
+    def __init__(
+        self,
+        max_draft_len: int,
+        experience: Experience = _NO_EXPERIENCE,
+        *,
+        probe_tokens: int = 32,
+        memory: float = 0.8,
+    ) -> None:
         self._max_draft_len = max_draft_len
         self._probe_tokens = probe_tokens
-        self._memory = memory
-        self._accept = _Average(memory)
-        self._draft_ns = _Average(memory)
-        self._verify_ns = _Average(memory)
-        self._plain_ns = _Average(memory)
+        self._accept = _Average(memory, experience.accept)
+        self._draft_ns = _Average(memory, experience.draft_ns)
+        self._verify_ns = _Average(memory, experience.verify_ns)
+        self._plain_ns = _Average(memory, experience.plain_ns)
         self._probe_is_due = False
         self._has_prefilled = False
+
+    @property
+    def experience(self) -> Experience:
+        """What the next answer may begin with."""
+        return Experience(self._accept.value, self._draft_ns.value, self._verify_ns.value, self._plain_ns.value)
 
     def next(self) -> int:
         """The best length under what is known; the maximum before anything was measured."""
@@ -119,9 +144,9 @@ class AdaptiveDraftLength:
 class _Average:
     """An exponential moving average; None until something was added."""
 
-    def __init__(self, memory: float) -> None:
+    def __init__(self, memory: float, value: float | None) -> None:
         self._memory = memory
-        self.value: float | None = None
+        self.value = value
 
     def add(self, value: float) -> None:
         self.value = value if self.value is None else self._memory * self.value + (1 - self._memory) * value

@@ -70,8 +70,9 @@ class AdaptiveDraftLength:
     With a as the chance that one draft token is accepted, a step with K drafts yields (1 - a**(K+1)) / (1 - a) tokens
     (Leviathan et al. 2023, eq. 1) and takes K drafts and one verification. Time per draft token, per verification and
     per token of the target alone are moving averages of what was measured, in this answer and those before it, without
-    the first step of an answer, which computes the whole prompt. A short stretch without drafts is measured once. While drafting is off, one step with a
-    single draft token follows every `probe_tokens` tokens, so that a text that became easier is noticed.
+    the first step of an answer, which computes the whole prompt. A short stretch without drafts is measured once. While
+    drafting is off, one step with a single draft token follows every `probe_tokens` tokens, so that a text that became
+    easier is noticed.
     """
 
     def __init__(

@@ -39,6 +39,7 @@ class Choices:
     percentile: float = 99.99
     dtype: str | None = None
     device: str = "cpu"
+    price: bool = False
 
 
 def plan_calibrations(config: BuildConfig, cache: Path, choices: Choices) -> dict[str, PlannedCalibration]:
@@ -58,7 +59,7 @@ def plan_calibrations(config: BuildConfig, cache: Path, choices: Choices) -> dic
         role: PlannedCalibration(
             checkpoint=resolve_checkpoint(model.checkpoint, cache, model.revision),
             out=folder / role,
-            options=CalibrationOptions(choices.dtype or model.dtype, choices.device, samples, scales),
+            options=CalibrationOptions(choices.dtype or model.dtype, choices.device, samples, scales, choices.price),
             texts=Path(given.prompts) if given.prompts else None,
         )
         for role, model in config.models.items()

@@ -8,9 +8,10 @@ from typing import Any
 
 from trtkit.artifacts import write_text
 from trtkit.calibration.outliers import CacheAdvice, LayerOutliers
+from trtkit.calibration.price import Price
 from trtkit.findings import Finding
 
-REPORT_NAME, HEAT_MAP_NAME = "report.json", "outliers.png"
+REPORT_NAME, HEAT_MAP_NAME, PRICE_PLOT_NAME = "report.json", "outliers.png", "price.png"
 SCHEMA = "trtkit.calibration-report/1"
 
 
@@ -29,7 +30,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class CalibrationReport:
-    """One checkpoint's calibration; `out` holds calibration.json, report.json, the heat map and a record per layer."""
+    """One checkpoint's calibration; `out` holds calibration.json, report.json, the heat map and a record per layer.
+
+    prices is empty unless they were asked for.
+    """
 
     out: Path
     measured: Measured
@@ -37,6 +41,7 @@ class CalibrationReport:
     cache_advice: CacheAdvice
     cache_reason: str
     findings: tuple[Finding, ...]
+    prices: tuple[Price, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The document of report.json and of the `--json` contract."""
@@ -45,6 +50,7 @@ class CalibrationReport:
             "out": str(self.out),
             "measured": asdict(self.measured),
             "kv_cache": {"advice": self.cache_advice, "reason": self.cache_reason},
+            "prices": [asdict(price) for price in self.prices],
             "layers": [_layer(layer) for layer in self.layers],
             "findings": [finding.as_dict() for finding in self.findings],
         }

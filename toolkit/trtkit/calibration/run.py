@@ -5,6 +5,7 @@ from pathlib import Path
 
 from trtkit import __version__
 from trtkit.artifacts import is_complete, key_of, stage_output
+from trtkit.calibration.cache_variants import cache_variants
 from trtkit.calibration.calibration_file import (
     FILE_NAME,
     ScaleOptions,
@@ -20,10 +21,14 @@ from trtkit.calibration.heat_map import draw_heat_map
 from trtkit.calibration.layer_source import linear_modules
 from trtkit.calibration.outliers import judge_layer, overall_cache_advice
 from trtkit.calibration.pass_files import read_records
-from trtkit.calibration.report import HEAT_MAP_NAME, CalibrationReport, Measured, write_report
-from trtkit.calibration.samples import Sample, SampleOptions, make_samples
+from trtkit.calibration.price import Price, measure_prices
+from trtkit.calibration.price_plot import draw_prices
+from trtkit.calibration.report import HEAT_MAP_NAME, PRICE_PLOT_NAME, CalibrationReport, Measured, write_report
+from trtkit.calibration.samples import Sample, SampleOptions, hold_out, make_samples
 from trtkit.calibration.texts import CalibrationText, shipped_texts
 from trtkit.checkpoints.model_spec import read_model_spec
+from trtkit.checkpoints.stored_tensor import itemsize_of
+from trtkit.errors import InputError
 from trtkit.findings import Finding
 from trtkit.progress import OnProgress, silent
 
@@ -33,12 +38,16 @@ _FEW_TOKENS = 2048
 
 @dataclass(frozen=True)
 class CalibrationOptions:
-    """Everything that decides a calibration, beside checkpoint and texts. dtype: of the computation."""
+    """Everything that decides a calibration, beside checkpoint and texts.
+
+    dtype: of the computation. price: also measure what each KV precision costs, on an eighth of the samples.
+    """
 
     dtype: str
     device: str = "cpu"
     samples: SampleOptions = field(default_factory=SampleOptions)
     scales: ScaleOptions = field(default_factory=ScaleOptions)
+    price: bool = False
 
 
 def calibrate(
@@ -53,7 +62,10 @@ def calibrate(
     texts: None takes those that trtkit ships. Raises what make_samples and collect raise.
     """
     spec = read_model_spec(checkpoint)
-    samples = make_samples(shipped_texts() if texts is None else texts, checkpoint, spec.vocab_size, options.samples)
+    chosen = make_samples(shipped_texts() if texts is None else texts, checkpoint, spec.vocab_size, options.samples)
+    samples, held_out = hold_out(chosen)
+    if options.price and not held_out:
+        raise _nothing_held_out(len(chosen))
     digest = checkpoint_digest(checkpoint, on_progress)
     measured = Measured(
         checkpoint=str(checkpoint),
@@ -71,7 +83,26 @@ def calibrate(
             collect(
                 checkpoint, samples, scratch, PassOptions(options.dtype, options.device), measure_layer, on_progress
             )
-    return _conclude(out, checkpoint, measured, options.scales)
+    prices = _prices(checkpoint, folder, held_out, options, on_progress) if options.price else ()
+    return _conclude(out, checkpoint, measured, options.scales, prices)
+
+
+def _prices(
+    checkpoint: Path, folder: Path, held_out: list[Sample], options: CalibrationOptions, on_progress: OnProgress
+) -> tuple[Price, ...]:
+    """What each KV precision costs, with limits chosen by amax."""
+    spec = read_model_spec(checkpoint)
+    limits = choose_limits(read_records(folder), (), ScaleOptions())
+    variants = cache_variants(spec, limits, itemsize_of(options.dtype))
+    return measure_prices(checkpoint, held_out, variants, PassOptions(options.dtype, options.device), on_progress)
+
+
+def _nothing_held_out(count: int) -> InputError:
+    return InputError(
+        f"{count} samples are too few to keep some apart for measuring the price",
+        "give at least 8 samples, or leave out --price",
+        code="CALIB-TINY",
+    )
 
 
 def _key(digest: str, samples: list[Sample], options: CalibrationOptions) -> str:
@@ -87,7 +118,9 @@ def _key(digest: str, samples: list[Sample], options: CalibrationOptions) -> str
     )
 
 
-def _conclude(out: Path, checkpoint: Path, measured: Measured, options: ScaleOptions) -> CalibrationReport:
+def _conclude(
+    out: Path, checkpoint: Path, measured: Measured, options: ScaleOptions, prices: tuple[Price, ...]
+) -> CalibrationReport:
     """Scales, report and heat map from the measurements; each file is written whole or not at all."""
     limits = choose_limits(read_records(out / MEASURED_NAME), linear_modules(checkpoint), options)
     layers = tuple(judge_layer(record) for record in read_records(out / MEASURED_NAME))
@@ -95,9 +128,11 @@ def _conclude(out: Path, checkpoint: Path, measured: Measured, options: ScaleOpt
     findings = unused_expert_findings(limits, measured.checkpoint)
     if measured.num_tokens < _FEW_TOKENS:
         findings.append(_few_tokens(measured))
-    report = CalibrationReport(out, measured, layers, advice, reason, tuple(findings))
+    report = CalibrationReport(out, measured, layers, advice, reason, tuple(findings), prices)
     write_calibration(out / FILE_NAME, calibration_document(limits, measured.digest, options))
     draw_heat_map(layers, out / HEAT_MAP_NAME)
+    if prices:
+        draw_prices(prices, out / PRICE_PLOT_NAME)
     write_report(report, out)
     return report
 

@@ -13,6 +13,7 @@ from trtkit.errors import CheckpointError, InputError
 
 MIN_TOKENS = 128
 _MIN_PIECE = 8
+_HELD_OUT_PART = 8
 _MAX_UNKNOWN_SHARE = 0.2
 
 
@@ -54,6 +55,12 @@ def make_samples(
             code="CALIB-TINY" if chosen else "CALIB-EMPTY",
         )
     return chosen
+
+
+def hold_out(samples: list[Sample]) -> tuple[list[Sample], list[Sample]]:
+    """(to measure on, kept apart): an eighth is kept apart to judge on, none when there are fewer than eight."""
+    count = len(samples) // _HELD_OUT_PART
+    return samples[: len(samples) - count], samples[len(samples) - count :]
 
 
 def _pieces(text: CalibrationText, ids: Sequence[int], max_len: int) -> Iterable[Sample]:

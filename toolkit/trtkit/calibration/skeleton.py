@@ -99,8 +99,11 @@ class Skeleton:
         self._stack = "layers" if hasattr(self._base, "layers") else "h"
         self._layers = list(getattr(self._base, self._stack))
         setattr(self._base, self._stack, nn.ModuleList())
-        setattr(self._base, "norm" if hasattr(self._base, "norm") else "ln_f", nn.Identity())
         self._is_gpt2 = hasattr(self._base, "wpe")
+        norm_name = "ln_f" if self._is_gpt2 else "norm"
+        self._norm: nn.Module = getattr(self._base, norm_name)
+        setattr(self._base, norm_name, nn.Identity())
+        self._head: Tensor | None = None
         for module in self._base.modules():
             for name, buffer in module.named_buffers(recurse=False):
                 setattr(module, name, buffer.to(device))
@@ -151,6 +154,25 @@ class Skeleton:
     def run(self, _: FilledLayer, num_tokens: int) -> None:
         """Run the model around the installed layer on as many tokens."""
         self._base(input_ids=torch.zeros((1, num_tokens), dtype=torch.long, device=self._device), use_cache=False)
+
+    def load_head(self) -> None:
+        """Read the final norm and the head; needed before `logits`."""
+        outer = "ln_f" if self._is_gpt2 else "model.norm"
+        names = dict(self._norm.named_parameters())
+        tensors = {name: self._source.outside(f"{outer}.{name}").to(self._device) for name in names}
+        self._norm.load_state_dict(tensors, strict=True, assign=True)
+        embedding = "wte.weight" if self._is_gpt2 else "model.embed_tokens.weight"
+        own = self._source.has("lm_head.weight")
+        self._head = self._source.outside("lm_head.weight" if own else embedding).to(self._device)
+
+    @torch.inference_mode()
+    def logits(self, state: Tensor) -> Tensor:
+        """The state after the last layer, [1, T, hidden] -> logits [T, vocabulary] in float32."""
+        assert self._head is not None, "call load_head"
+        normed: Tensor = self._norm(state[0].to(self._device))
+        logits = (normed @ self._head.T).float().cpu()
+        cap = getattr(self._base.config, "final_logit_softcapping", None)
+        return torch.tanh(logits / cap) * cap if cap else logits
 
     def _install(self, filled: FilledLayer | None) -> None:
         stack: list[nn.Module] = [_HandOn() for _ in self._layers]

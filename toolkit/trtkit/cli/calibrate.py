@@ -23,6 +23,7 @@ from trtkit.config.schema import Dtype
 @click.option("--percentile", default=99.99, show_default=True, help="For --method percentile.")
 @click.option("--dtype", type=click.Choice(get_args(Dtype)), help="Of the computation; instead of the model's.")
 @click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
+@click.option("--price", is_flag=True, help="Also measure what each KV precision costs, on held-out texts.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Instead of the YAML's; may be repeated.")
 @with_output
 def command(output: Output, config: Path, overrides: tuple[str, ...], **choices: Any) -> None:
@@ -51,4 +52,11 @@ def render(role: str, report: CalibrationReport) -> Group:
     advice = ", ".join(f"{count} x {action}" for action, count in sorted(sum_of_advice(report.layers).items()))
     lines = [f"{finding.severity}: {finding.code}: {finding.cause}" for finding in report.findings]
     lines += [f"cache   {report.cache_reason}", f"inputs  {advice}", f"wrote   {report.out}"]
-    return Group(title, table, *lines)
+    return Group(title, table, *([_prices(report)] if report.prices else []), *lines)
+
+
+def _prices(report: CalibrationReport) -> Table:
+    table = Table("KV cache", "bytes per token", "perplexity", "KL", box=None)
+    for price in report.prices:
+        table.add_row(price.name, f"{price.bytes_per_token:,}", f"{price.perplexity:.4f}", f"{price.kl:.6f}")
+    return table

@@ -1,0 +1,136 @@
+"""nvidia-modelopt: what it measures on the same data equals what the pass measures; what it writes passes the audit."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from calibrated import SAMPLES, run_pass
+from converted import read_config, read_ranks
+from safetensors.torch import load_file
+from tiny import tiny_checkpoint
+from trtkit.calibration.modelopt_checkpoint import ModeloptOptions, quantize_with_modelopt, quantized_model
+from trtkit.calibration.samples import SampleOptions, make_samples
+from trtkit.calibration.texts import shipped_texts
+from trtkit.checking.subjects.trtllm_checkpoint import read_trtllm_checkpoint
+from trtkit.errors import InputError, MissingToolError
+from trtkit.progress import Progress, silent
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "gpt2", "mixtral", "qwen3_moe")
+WIDE: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 256}
+
+
+def modelopt_amax(folder: Path, samples: Any, dtype: str) -> dict[str, float]:
+    """Quantizer name -> amax."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = quantized_model(folder, samples, ModeloptOptions("fp8", fp8_kv_cache=True, dtype=dtype), silent)
+    quantizers = {name: module for name, module in model.named_modules() if name.endswith("quantizer")}
+    amaxes = {name: getattr(module, "amax", None) for name, module in quantizers.items()}
+    return {name: float(amax.max()) for name, amax in amaxes.items() if amax is not None}
+
+
+def assert_same(records: Any, theirs: dict[str, float], attention: str = "model.layers.{}.self_attn") -> None:
+    for record in records:
+        stem = attention.format(record.layer)
+        assert record.keys.amax == pytest.approx(theirs[f"{stem}.k_bmm_quantizer"], rel=1e-6)
+        assert record.values.amax == pytest.approx(theirs[f"{stem}.v_bmm_quantizer"], rel=1e-6)
+        compared = 0
+        for module, heard in record.modules.items():
+            if f"{module}.input_quantizer" in theirs:
+                compared += 1
+                ours = record.tensors[heard].amax
+                assert ours == pytest.approx(theirs[f"{module}.input_quantizer"], rel=1e-6), module
+        assert compared >= (2 if "experts" in str(record.modules) else 4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_maxima_equal_those_of_modelopt(family: str, tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf", family)
+    theirs = modelopt_amax(folder, SAMPLES, "float32")
+    attention = "transformer.h.{}.attn" if family == "gpt2" else "model.layers.{}.self_attn"
+    assert_same(run_pass(folder, tmp_path / "pass"), theirs, attention)
+
+
+@pytest.mark.demo
+def test_maxima_of_the_demo_target_equal_those_of_modelopt(demo_pair: dict[str, Path], tmp_path: Path) -> None:
+    samples = make_samples(shipped_texts(), demo_pair["target"], 49152, SampleOptions(samples=4, max_len=128))
+    theirs = modelopt_amax(demo_pair["target"], samples, "bfloat16")
+    assert_same(run_pass(demo_pair["target"], tmp_path / "pass", samples=samples, dtype="bfloat16"), theirs)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "algorithm"),
+    [("fp8", "FP8"), ("int4_awq", "W4A16_AWQ"), ("w4a8_awq", "W4A8_AWQ"), ("nvfp4", "NVFP4"),
+     ("int8_smoothquant", "W8A8_SQ_PER_CHANNEL")],
+)  # fmt: skip
+def test_every_algorithm_becomes_a_tensorrt_llm_checkpoint(quantization: Any, algorithm: str, tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf", dtype="bfloat16", **WIDE)
+    events: list[Progress] = []
+    assert quantize_with_modelopt(folder, SAMPLES, tmp_path / "out", ModeloptOptions(quantization), events.append)
+    assert read_config(tmp_path / "out")["quantization"]["quant_algo"] == algorithm
+    assert (tmp_path / "out" / "rank0.safetensors").is_file()
+    assert Progress("modelopt", len(SAMPLES), len(SAMPLES), "samples") in events
+    assert not quantize_with_modelopt(folder, SAMPLES, tmp_path / "out", ModeloptOptions(quantization))
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "gemma"])
+def test_its_scales_pass_the_audit_and_are_ours(family: str, tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf", family, "bfloat16", **WIDE)
+    records = run_pass(folder, tmp_path / "pass", dtype="bfloat16")
+    options = ModeloptOptions("fp8", fp8_kv_cache=True)
+    quantize_with_modelopt(folder, SAMPLES, tmp_path / "out", options)
+    audit = read_trtllm_checkpoint(tmp_path / "out").scale_audit
+    assert audit.verdict == "calibrated"
+    tensors = read_ranks(tmp_path / "out")[0]
+    for record in records:
+        stem = f"transformer.layers.{record.layer}.attention."
+        theirs = np.frombuffer(tensors[f"{stem}kv_cache_scaling_factor"][2], np.float32)[0]
+        assert theirs == pytest.approx(max(record.keys.amax, record.values.amax) / 448, rel=1e-6)
+
+
+def test_scales_reach_every_rank_and_stage(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf", dtype="bfloat16", num_hidden_layers=4, **WIDE)
+    records = run_pass(folder, tmp_path / "pass", dtype="bfloat16")
+    options = ModeloptOptions("fp8", fp8_kv_cache=True, tensor_parallel=2, pipeline_parallel=2)
+    quantize_with_modelopt(folder, SAMPLES, tmp_path / "out", options)
+    ours = {r.layer: max(r.keys.amax, r.values.amax) / 448 for r in records}
+    theirs = read_trtllm_checkpoint(tmp_path / "out").kv_scales
+    assert {layer: max(scales) for layer, scales in theirs.items()} == pytest.approx(ours, rel=1e-6)
+
+
+def test_two_ranks_are_written(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf", dtype="bfloat16", **WIDE)
+    quantize_with_modelopt(folder, SAMPLES, tmp_path / "out", ModeloptOptions("fp8", tensor_parallel=2))
+    assert len(read_ranks(tmp_path / "out")) == 2
+
+
+def test_a_hugging_face_checkpoint_names_its_algorithms(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf", dtype="bfloat16", **WIDE)
+    options = ModeloptOptions("fp8", fp8_kv_cache=True, format="hf")
+    quantize_with_modelopt(folder, SAMPLES, tmp_path / "out", options)
+    quantization = json.loads((tmp_path / "out" / "hf_quant_config.json").read_text())["quantization"]
+    assert (quantization["quant_algo"], quantization["kv_cache_quant_algo"]) == ("FP8", "FP8")
+    scales = load_file(tmp_path / "out" / "model.safetensors")
+    for record in run_pass(folder, tmp_path / "pass", dtype="bfloat16"):
+        stem = f"model.layers.{record.layer}.self_attn."
+        assert float(scales[f"{stem}k_proj.k_scale"]) == pytest.approx(record.keys.amax / 448, rel=1e-6)
+        assert float(scales[f"{stem}v_proj.v_scale"]) == pytest.approx(record.values.amax / 448, rel=1e-6)
+
+
+def test_what_it_cannot_do_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    narrow, gpt2 = tiny_checkpoint(tmp_path / "a"), tiny_checkpoint(tmp_path / "b", "gpt2")
+    with pytest.raises(InputError, match="CALIB-MODELOPT: int4_awq needs hidden_size in multiples of 128"):
+        quantize_with_modelopt(narrow, SAMPLES, tmp_path / "out", ModeloptOptions("int4_awq"))
+    with pytest.raises(InputError, match="the export of gpt2 through modelopt is not tested"):
+        quantize_with_modelopt(gpt2, SAMPLES, tmp_path / "out", ModeloptOptions("fp8"))
+    with pytest.raises(InputError, match="3 layers over 2 stages"):
+        quantize_with_modelopt(narrow, SAMPLES, tmp_path / "out", ModeloptOptions("fp8", pipeline_parallel=2))
+
+
+def test_a_missing_modelopt_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingToolError, match=r"trtkit\[quantize\]"):
+        quantize_with_modelopt(tiny_checkpoint(tmp_path / "hf"), SAMPLES, tmp_path / "out", ModeloptOptions("fp8"))

@@ -1,0 +1,127 @@
+"""The price of KV precisions: against a whole model, on planted outliers, on the demo pair; comparing scales."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from calibrated import random_samples, run_pass, whole_model
+from safetensors.torch import load_file, save_file
+from tiny import FAMILIES, tiny_checkpoint
+from trtkit.calibration.cache_variants import cache_variants
+from trtkit.calibration.calibration_file import ScaleOptions, choose_limits
+from trtkit.calibration.collect import PassOptions
+from trtkit.calibration.compare import compare_scales
+from trtkit.calibration.price import Price, measure_prices
+from trtkit.calibration.run import CalibrationOptions, calibrate
+from trtkit.calibration.samples import Sample, SampleOptions, hold_out, make_samples
+from trtkit.calibration.texts import CalibrationText, shipped_texts
+from trtkit.checkpoints.model_spec import read_model_spec
+from trtkit.errors import InputError
+
+HELD_OUT = random_samples({"a": 60, "b": 50}, seed=11)
+
+
+def prices_of(
+    folder: Path, work: Path, held_out: list[Sample], seen: list[Sample], dtype: str = "float32"
+) -> dict[str, Price]:
+    limits = choose_limits(run_pass(folder, work, samples=seen, dtype=dtype), (), ScaleOptions())
+    variants = cache_variants(read_model_spec(folder), limits, itemsize=2)
+    return {price.name: price for price in measure_prices(folder, held_out, variants, PassOptions(dtype))}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_unquantized_perplexity_is_that_of_the_whole_model(family: str, tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf", family)
+    found = prices_of(folder, tmp_path / "pass", HELD_OUT, HELD_OUT)["unquantized"]
+    model, losses = whole_model(folder), []
+    for sample in HELD_OUT:
+        ids = torch.tensor([sample.token_ids])
+        with torch.inference_mode():
+            logits = model(input_ids=ids).logits[0, :-1]
+        losses += torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none").tolist()
+    assert found.perplexity == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-4)
+    assert found.kl == 0
+
+
+def test_bytes_per_token_count_layers_heads_and_scales(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf")
+    prices = prices_of(folder, tmp_path / "pass", HELD_OUT, HELD_OUT)
+    values = 2 * 3 * 2 * 16
+    assert prices["unquantized"].bytes_per_token == 2 * values
+    assert prices["fp8"].bytes_per_token == prices["int8"].bytes_per_token == values
+    assert prices["int4"].bytes_per_token == values // 2 + 2 * 3 * 2 * 2
+
+
+def test_finer_precisions_stay_closer(tmp_path: Path) -> None:
+    prices = prices_of(tiny_checkpoint(tmp_path / "hf"), tmp_path / "pass", HELD_OUT, HELD_OUT)
+    assert 0 < prices["int8"].kl < prices["int4"].kl
+    assert 0 < prices["fp8"].kl < prices["int4"].kl
+
+
+@pytest.mark.parametrize("factor", [2.0**-12, 40.0])
+def test_calibrated_fp8_is_never_worse_than_scale_one(factor: float, tmp_path: Path) -> None:
+    """Values too small for the scale 1.0 round to zero; values beyond 448 saturate. Calibration mends both."""
+    folder = tiny_checkpoint(tmp_path / "hf")
+    tensors = load_file(folder / "model.safetensors")
+    for layer in range(3):
+        # Values times f, output projection divided by f: the same model, other numbers in the cache.
+        tensors[f"model.layers.{layer}.self_attn.v_proj.weight"] *= factor * (300 if factor > 1 else 1)
+        tensors[f"model.layers.{layer}.self_attn.o_proj.weight"] /= factor * (300 if factor > 1 else 1)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    prices = prices_of(folder, tmp_path / "pass", HELD_OUT, HELD_OUT)
+    assert prices["fp8-separate"].kl <= prices["fp8"].kl * 1.5
+    assert prices["fp8"].kl < prices["fp8-unit"].kl / 2
+    assert prices["fp8"].perplexity <= prices["fp8-unit"].perplexity
+
+
+def test_keeping_the_cache_is_right_for_a_planted_key_bias(tmp_path: Path) -> None:
+    """What the outlier report advises ("keep") has the measured effect: FP8 loses far more than without the bias."""
+    clean, planted = tiny_checkpoint(tmp_path / "clean", "qwen2"), tiny_checkpoint(tmp_path / "planted", "qwen2")
+    tensors = load_file(planted / "model.safetensors")
+    for layer in range(3):
+        tensors[f"model.layers.{layer}.self_attn.k_proj.bias"][16 + 7] = 300.0
+    save_file(tensors, planted / "model.safetensors", {"format": "pt"})
+    before = prices_of(clean, tmp_path / "a", HELD_OUT, HELD_OUT)
+    after = prices_of(planted, tmp_path / "b", HELD_OUT, HELD_OUT)
+    assert after["fp8"].kl > 10 * before["fp8"].kl
+    assert after["unquantized"].kl == 0
+
+
+@pytest.mark.demo
+def test_calibrated_fp8_is_never_worse_than_scale_one_on_the_demo_pair(
+    demo_pair: dict[str, Path], tmp_path: Path
+) -> None:
+    for role, folder in demo_pair.items():
+        samples = make_samples(shipped_texts(), folder, 49152, SampleOptions(samples=16, max_len=128))
+        seen, held_out = samples[:12], samples[12:]
+        prices = prices_of(folder, tmp_path / role, held_out, seen, "bfloat16")
+        # Three standard errors of noise that a few hundred tokens leave are far below this.
+        assert prices["fp8"].perplexity <= prices["fp8-unit"].perplexity * 1.002, role
+        assert prices["fp8"].kl < 0.02, role
+
+
+def test_an_eighth_of_the_samples_is_held_out() -> None:
+    samples = random_samples({f"{number}": 9 for number in range(17)})
+    seen, held_out = hold_out(samples)
+    assert (len(seen), len(held_out)) == (15, 2)
+    assert seen + held_out == samples
+
+
+def test_a_calibration_reports_prices_when_asked(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf")
+    texts = [CalibrationText(s.name, token_ids=s.token_ids) for s in random_samples({f"t{n}": 40 for n in range(9)})]
+    report = calibrate(folder, tmp_path / "out", CalibrationOptions("float32", price=True), texts)
+    assert [price.name for price in report.prices][:2] == ["unquantized", "fp8-unit"]
+    assert (tmp_path / "out" / "price.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(InputError, match="leave out --price"):
+        calibrate(folder, tmp_path / "few", CalibrationOptions("float32", price=True), [
+            CalibrationText("one", token_ids=tuple(range(3, 203)))
+        ])  # fmt: skip
+
+
+def test_scales_are_compared_layer_by_layer() -> None:
+    differences = compare_scales({0: (0.5, 1.0), 1: (2.0,), 2: ()}, {0: (1.1,), 1: (8.0,), 3: (1.0,)})
+    assert [d.layer for d in differences] == [0, 1, 2, 3]
+    assert [d.factor for d in differences] == [1.1, 4.0, None, None]
+    assert [d.is_large for d in differences] == [False, True, True, True]

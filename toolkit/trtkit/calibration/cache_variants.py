@@ -1,0 +1,84 @@
+"""The KV precisions whose price is measured: how each changes keys and values, and what it costs in bytes.
+
+They are applied to what a layer puts into its cache, so that attention reads what a deployment would read back.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trtkit.calibration.calibration_file import Limits
+from trtkit.calibration.errors import quantized
+from trtkit.calibration.number_formats import LARGEST, Format
+from trtkit.checkpoints.model_spec import ModelSpec
+
+Change = Callable[[int, str, Tensor], Tensor]
+"""(layer, "k" or "v", tensor [1, H, T, D]) -> what comes back from the cache."""
+
+_BITS: Mapping[Format, int] = {"fp8": 8, "int8": 8, "int4": 4}
+_DYNAMIC_SCALE_BITS = 16
+
+
+@dataclass(frozen=True)
+class CacheVariant:
+    """One precision. bytes_per_token: all layers, keys and values, and scales that are stored with the tokens."""
+
+    name: str
+    bytes_per_token: int
+    change: Change | None
+
+
+def cache_variants(spec: ModelSpec, limits: Limits, itemsize: int) -> tuple[CacheVariant, ...]:
+    """The model's own precision first. Limits are those of the amax method for the format at hand.
+
+    fp8-unit has the scale 1.0 that TensorRT-LLM writes without calibration; fp8 one calibrated scale for keys and
+    values, as its engines have; fp8-separate one for each; int4 a scale per token and head, as no static one would do.
+    """
+    shared = {layer: max(limits.keys[layer], limits.values[layer]) for layer in limits.keys}
+    own = {"k": limits.keys, "v": limits.values}
+
+    def per_layer(kind: Format) -> Change:
+        return lambda layer, _, x: _through(x, torch.tensor(shared[layer]), kind)
+
+    def unit(_: int, __: str, x: Tensor) -> Tensor:
+        return _through(x, torch.tensor(LARGEST["fp8"]), "fp8")
+
+    def separate(layer: int, name: str, x: Tensor) -> Tensor:
+        return _through(x, torch.tensor(own[name][layer]), "fp8")
+
+    def per_token(_: int, __: str, x: Tensor) -> Tensor:
+        return _through(x, x.float().abs().amax(-1, keepdim=True), "int4")
+
+    return (
+        CacheVariant("unquantized", _bytes(spec, 8 * itemsize), None),
+        CacheVariant("fp8-unit", _bytes(spec, _BITS["fp8"]), unit),
+        CacheVariant("fp8", _bytes(spec, _BITS["fp8"]), per_layer("fp8")),
+        CacheVariant("fp8-separate", _bytes(spec, _BITS["fp8"]), separate),
+        CacheVariant("int8", _bytes(spec, _BITS["int8"]), per_layer("int8")),
+        CacheVariant("int4", _bytes(spec, _BITS["int4"], _DYNAMIC_SCALE_BITS), per_token),
+    )
+
+
+class ChangedCache:
+    """Stands where transformers' cache stands and gives back changed keys and values."""
+
+    def __init__(self, layer: int, change: Change | None) -> None:
+        self._layer = layer
+        self._change = change
+
+    def update(self, keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """What attention is to read."""
+        if self._change is None:
+            return keys, values
+        return self._change(self._layer, "k", keys), self._change(self._layer, "v", values)
+
+
+def _through(x: Tensor, limit: Tensor, kind: Format) -> Tensor:
+    return quantized(x.float(), limit.to(x.device), kind).to(x.dtype)
+
+
+def _bytes(spec: ModelSpec, bits: int, bits_per_head: int = 0) -> int:
+    return 2 * spec.num_layers * spec.num_kv_heads * (spec.head_dim * bits + bits_per_head) // 8

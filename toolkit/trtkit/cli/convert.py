@@ -9,7 +9,7 @@ from trtkit.cli.environment import cache_directory
 from trtkit.cli.output import Output, with_output
 from trtkit.conversion.options import ConversionOptions, Dtype, KvCacheDtype, OutputFormat, Quantization
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_FILE = click.Path(path_type=Path)
 
 
 @click.command()

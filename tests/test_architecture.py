@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "conversion",
         "findings",
         "reference",
+        "checking",
     },
     "engines": {"errors", "progress", "artifacts", "config", "findings"},
     "launch": {"errors"},

@@ -12,7 +12,8 @@ from trtkit.calibration.cache_variants import cache_variants
 from trtkit.calibration.calibration_file import ScaleOptions, choose_limits
 from trtkit.calibration.collect import PassOptions
 from trtkit.calibration.compare import compare_scales
-from trtkit.calibration.price import Price, measure_prices
+from trtkit.calibration.price import Price
+from trtkit.calibration.price_pass import measure_prices
 from trtkit.calibration.run import CalibrationOptions, calibrate
 from trtkit.calibration.samples import Sample, SampleOptions, hold_out, make_samples
 from trtkit.calibration.texts import CalibrationText, shipped_texts

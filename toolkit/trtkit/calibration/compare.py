@@ -1,8 +1,13 @@
-"""Two sets of KV scales side by side, layer by layer. Pure; reads no file."""
+"""Two sets of KV scales side by side, layer by layer, and the audit's verdict over one of them. Measures nothing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log2
+from pathlib import Path
+from typing import Any
+
+from trtkit.checking.scales import ScaleAudit
+from trtkit.checking.subjects.trtllm_checkpoint import read_trtllm_checkpoint
 
 LARGE_FACTOR = 2.0
 
@@ -24,6 +29,31 @@ class ScaleDifference:
     def is_large(self) -> bool:
         """Whether a side is missing or they differ by more than a factor of two."""
         return self.factor is None or abs(log2(self.factor)) > log2(LARGE_FACTOR)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Measured scales (here) against those of a TensorRT-LLM checkpoint (there)."""
+
+    folder: Path
+    audit: ScaleAudit
+    differences: tuple[ScaleDifference, ...]
+
+    @property
+    def verdict(self) -> str:
+        """absent, incomplete, invalid, constant, clamped or calibrated."""
+        return "clamped" if self.audit.verdict == "calibrated" and self.audit.clamped else self.audit.verdict
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record of the `--json` contract."""
+        rows = [{"layer": d.layer, "here": d.here, "there": d.there, "factor": d.factor} for d in self.differences]
+        return {"folder": str(self.folder), "verdict": self.verdict, "layers": rows}
+
+
+def compare_with_checkpoint(here: Mapping[int, float], folder: Path) -> Comparison:
+    """Read the scales of a TensorRT-LLM checkpoint directory. Raises CheckpointError TRT-CONFIG when it is none."""
+    there = read_trtllm_checkpoint(folder)
+    return Comparison(folder, there.scale_audit, compare_scales({k: (v,) for k, v in here.items()}, there.kv_scales))
 
 
 def compare_scales(

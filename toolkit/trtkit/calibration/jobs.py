@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast, get_args
 
 from trtkit.calibration.calibration_file import ScaleOptions
+from trtkit.calibration.modelopt_checkpoint import ModeloptOptions, ModeloptQuantization
 from trtkit.calibration.number_formats import Format
 from trtkit.calibration.report import CalibrationReport
 from trtkit.calibration.run import CalibrationOptions, calibrate
@@ -31,7 +33,10 @@ class PlannedCalibration:
 
 @dataclass(frozen=True)
 class Choices:
-    """What the command line decides besides the config. out and dtype: None takes what follows from the config."""
+    """What the command line decides besides the config. out and dtype: None takes what follows from the config.
+
+    compare: a TensorRT-LLM checkpoint of the first of the models.
+    """
 
     out: Path | None = None
     only: str | None = None
@@ -40,6 +45,8 @@ class Choices:
     dtype: str | None = None
     device: str = "cpu"
     price: bool = False
+    modelopt: bool = False
+    compare: Path | None = None
 
 
 def plan_calibrations(config: BuildConfig, cache: Path, choices: Choices) -> dict[str, PlannedCalibration]:
@@ -50,21 +57,50 @@ def plan_calibrations(config: BuildConfig, cache: Path, choices: Choices) -> dic
         raise InputError(
             f"--percentile {choices.percentile} is not in (0, 100]", "99.9 to 99.999 are usual", code="CALIB-OPTION"
         )
-    given = config.calibration
     folder = choices.out or Path("build") / config.name / FOLDER_NAME
-    kv_format: Format = "fp8" if config.kv_cache.dtype == "auto" else config.kv_cache.dtype
-    scales = ScaleOptions(ScaleMethod(choices.method, choices.percentile), kv_format)
-    samples = SampleOptions(given.samples, given.max_len, given.seed)
+    roles = [role for role in config.models if choices.only in (None, role)]
     return {
         role: PlannedCalibration(
-            checkpoint=resolve_checkpoint(model.checkpoint, cache, model.revision),
+            checkpoint=resolve_checkpoint(config.models[role].checkpoint, cache, config.models[role].revision),
             out=folder / role,
-            options=CalibrationOptions(choices.dtype or model.dtype, choices.device, samples, scales, choices.price),
-            texts=Path(given.prompts) if given.prompts else None,
+            options=_options(role, config, choices, compare=choices.compare if role == roles[0] else None),
+            texts=Path(config.calibration.prompts) if config.calibration.prompts else None,
         )
-        for role, model in config.models.items()
-        if choices.only in (None, role)
+        for role in roles
     }
+
+
+def _options(role: str, config: BuildConfig, choices: Choices, compare: Path | None) -> CalibrationOptions:
+    given, model = config.calibration, config.models[role]
+    kv_format: Format = "fp8" if config.kv_cache.dtype == "auto" else config.kv_cache.dtype
+    return CalibrationOptions(
+        dtype=choices.dtype or model.dtype,
+        device=choices.device,
+        samples=SampleOptions(given.samples, given.max_len, given.seed),
+        scales=ScaleOptions(ScaleMethod(choices.method, choices.percentile), kv_format),
+        price=choices.price,
+        modelopt=_modelopt(role, config, choices) if choices.modelopt else None,
+        compare=compare,
+    )
+
+
+def _modelopt(role: str, config: BuildConfig, choices: Choices) -> ModeloptOptions:
+    model = config.models[role]
+    if model.quantization not in get_args(ModeloptQuantization):
+        raise InputError(
+            f"{role}.quantization is {model.quantization}, which needs no nvidia-modelopt",
+            f"use one of {', '.join(get_args(ModeloptQuantization))}, leave out --modelopt, or use --only",
+            code="CALIB-MODELOPT",
+        )
+    return ModeloptOptions(
+        quantization=cast(ModeloptQuantization, model.quantization),
+        fp8_kv_cache=config.kv_cache.dtype == "fp8",
+        dtype=model.dtype,
+        tensor_parallel=model.tensor_parallel,
+        pipeline_parallel=model.pipeline_parallel,
+        format="hf" if config.backend == "llmapi" else "tensorrt_llm",
+        device=choices.device,
+    )
 
 
 def run_calibrations(

@@ -1,24 +1,6 @@
-"""The price of a KV precision: perplexity, and KL divergence from the unquantised cache, on texts kept apart.
+"""Price: what one KV precision costs. The record only; price_pass.py measures it."""
 
-One streaming pass as in collect.py, with the states of every precision side by side, and the head at the end. Every
-token is predicted from a cache that went through the precision, the token's own keys and values included.
-"""
-
-from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp
-from pathlib import Path
-
-import torch
-from torch import Tensor
-
-from trtkit.calibration.cache_variants import CacheVariant, ChangedCache
-from trtkit.calibration.collect import PassOptions
-from trtkit.calibration.layer_source import LayerSource
-from trtkit.calibration.samples import Sample
-from trtkit.calibration.skeleton import Skeleton
-from trtkit.checkpoints.model_spec import read_model_spec
-from trtkit.progress import OnProgress, Progress, silent
 
 
 @dataclass(frozen=True)
@@ -29,62 +11,3 @@ class Price:
     bytes_per_token: int
     perplexity: float
     kl: float
-
-
-def measure_prices(
-    checkpoint: Path,
-    samples: Sequence[Sample],
-    variants: Sequence[CacheVariant],
-    options: PassOptions,
-    on_progress: OnProgress = silent,
-) -> tuple[Price, ...]:
-    """Run every variant over the samples; the first must be the unquantised one, which the others are held against."""
-    assert variants[0].change is None, "the first variant is the reference"
-    spec = read_model_spec(checkpoint)
-    dtype: torch.dtype = getattr(torch, options.dtype)
-    ids = [torch.tensor(sample.token_ids) for sample in samples]
-    with LayerSource(checkpoint, spec, dtype) as source:
-        skeleton = Skeleton(checkpoint, source, dtype, options.device)
-        first = skeleton.embed(ids)
-        states = [list(first) for _ in variants]
-        for number in range(spec.num_layers):
-            filled = skeleton.filled(number, source.layer(number))
-            for variant, own in zip(variants, states, strict=True):
-                cache = ChangedCache(number, variant.change)
-                own[:] = [filled.step(state.to(options.device), cache).cpu() for state in own]
-            filled.release()
-            on_progress(Progress("price", number + 1, spec.num_layers, "layers"))
-        totals = _Totals(len(variants))
-        skeleton.load_head()
-        for index, tokens in enumerate(ids):
-            totals.add([skeleton.logits(own[index]) for own in states], tokens)
-    return tuple(
-        Price(variant.name, variant.bytes_per_token, exp(loss), kl)
-        for variant, loss, kl in zip(variants, totals.losses(), totals.divergences(), strict=True)
-    )
-
-
-class _Totals:
-    """Sums over predicted tokens, in float64."""
-
-    def __init__(self, num_variants: int) -> None:
-        self._loss = [0.0] * num_variants
-        self._kl = [0.0] * num_variants
-        self._tokens = 0
-
-    def add(self, logits: Sequence[Tensor], tokens: Tensor) -> None:
-        """T tokens, V vocabulary: logits of each variant [T, V]; position t predicts token t + 1."""
-        reference = torch.log_softmax(logits[0][:-1].double(), -1)
-        self._tokens += len(tokens) - 1
-        for index, own in enumerate(logits):
-            found = torch.log_softmax(own[:-1].double(), -1)
-            self._loss[index] -= float(found.gather(1, tokens[1:, None]).sum())
-            self._kl[index] += float((reference.exp() * (reference - found)).sum())
-
-    def losses(self) -> list[float]:
-        """Mean negative log-likelihood."""
-        return [loss / max(1, self._tokens) for loss in self._loss]
-
-    def divergences(self) -> list[float]:
-        """Mean KL; rounding of the sums may leave it a hair below zero."""
-        return [max(0.0, kl / max(1, self._tokens)) for kl in self._kl]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trtkit.artifacts import write_text
+from trtkit.calibration.compare import Comparison
 from trtkit.calibration.outliers import CacheAdvice, LayerOutliers
 from trtkit.calibration.price import Price
 from trtkit.findings import Finding
@@ -32,7 +33,7 @@ class Measured:
 class CalibrationReport:
     """One checkpoint's calibration; `out` holds calibration.json, report.json, the heat map and a record per layer.
 
-    prices is empty unless they were asked for.
+    prices, modelopt (the directory it wrote) and comparison are there when they were asked for.
     """
 
     out: Path
@@ -42,6 +43,13 @@ class CalibrationReport:
     cache_reason: str
     findings: tuple[Finding, ...]
     prices: tuple[Price, ...] = ()
+    modelopt: Path | None = None
+    comparison: Comparison | None = None
+
+    @property
+    def kv_scales(self) -> dict[int, float]:
+        """Layer -> max(max |k|, max |v|) / 448."""
+        return {layer.layer: layer.kv_scale for layer in self.layers}
 
     def as_dict(self) -> dict[str, Any]:
         """The document of report.json and of the `--json` contract."""
@@ -51,6 +59,8 @@ class CalibrationReport:
             "measured": asdict(self.measured),
             "kv_cache": {"advice": self.cache_advice, "reason": self.cache_reason},
             "prices": [asdict(price) for price in self.prices],
+            "modelopt": str(self.modelopt) if self.modelopt else None,
+            "comparison": self.comparison.as_dict() if self.comparison else None,
             "layers": [_layer(layer) for layer in self.layers],
             "findings": [finding.as_dict() for finding in self.findings],
         }

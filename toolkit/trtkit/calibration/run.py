@@ -1,6 +1,6 @@
 """Calibrates one checkpoint into a directory: samples, pass, scales, report. Knows the order, not the work."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trtkit import __version__
@@ -15,13 +15,16 @@ from trtkit.calibration.calibration_file import (
     write_calibration,
 )
 from trtkit.calibration.collect import PassOptions, collect
+from trtkit.calibration.compare import compare_with_checkpoint
 from trtkit.calibration.digest import checkpoint_digest
 from trtkit.calibration.errors import measure_layer
 from trtkit.calibration.heat_map import draw_heat_map
 from trtkit.calibration.layer_source import linear_modules
+from trtkit.calibration.modelopt_checkpoint import ModeloptOptions, quantize_with_modelopt
 from trtkit.calibration.outliers import judge_layer, overall_cache_advice
 from trtkit.calibration.pass_files import read_records
-from trtkit.calibration.price import Price, measure_prices
+from trtkit.calibration.price import Price
+from trtkit.calibration.price_pass import measure_prices
 from trtkit.calibration.price_plot import draw_prices
 from trtkit.calibration.report import HEAT_MAP_NAME, PRICE_PLOT_NAME, CalibrationReport, Measured, write_report
 from trtkit.calibration.samples import Sample, SampleOptions, hold_out, make_samples
@@ -32,7 +35,7 @@ from trtkit.errors import InputError
 from trtkit.findings import Finding
 from trtkit.progress import OnProgress, silent
 
-MEASURED_NAME = "measured"
+MEASURED_NAME, MODELOPT_NAME = "measured", "modelopt"
 _FEW_TOKENS = 2048
 
 
@@ -41,6 +44,8 @@ class CalibrationOptions:
     """Everything that decides a calibration, beside checkpoint and texts.
 
     dtype: of the computation. price: also measure what each KV precision costs, on an eighth of the samples.
+    modelopt: also quantise with nvidia-modelopt, on the same samples. compare: a TensorRT-LLM checkpoint whose KV
+    scales are held against the measured ones.
     """
 
     dtype: str
@@ -48,6 +53,8 @@ class CalibrationOptions:
     samples: SampleOptions = field(default_factory=SampleOptions)
     scales: ScaleOptions = field(default_factory=ScaleOptions)
     price: bool = False
+    modelopt: ModeloptOptions | None = None
+    compare: Path | None = None
 
 
 def calibrate(
@@ -84,7 +91,14 @@ def calibrate(
                 checkpoint, samples, scratch, PassOptions(options.dtype, options.device), measure_layer, on_progress
             )
     prices = _prices(checkpoint, folder, held_out, options, on_progress) if options.price else ()
-    return _conclude(out, checkpoint, measured, options.scales, prices)
+    report = _conclude(out, checkpoint, measured, options.scales, prices)
+    if options.modelopt is not None:
+        quantize_with_modelopt(checkpoint, samples, out / MODELOPT_NAME, options.modelopt, on_progress)
+        report = replace(report, modelopt=out / MODELOPT_NAME)
+    if options.compare is not None:
+        report = replace(report, comparison=compare_with_checkpoint(report.kv_scales, options.compare))
+    write_report(report, out)
+    return report
 
 
 def _prices(
@@ -121,20 +135,18 @@ def _key(digest: str, samples: list[Sample], options: CalibrationOptions) -> str
 def _conclude(
     out: Path, checkpoint: Path, measured: Measured, options: ScaleOptions, prices: tuple[Price, ...]
 ) -> CalibrationReport:
-    """Scales, report and heat map from the measurements; each file is written whole or not at all."""
+    """Scales, heat map and report from the measurements; each file is written whole or not at all."""
     limits = choose_limits(read_records(out / MEASURED_NAME), linear_modules(checkpoint), options)
     layers = tuple(judge_layer(record) for record in read_records(out / MEASURED_NAME))
     advice, reason = overall_cache_advice(layers)
     findings = unused_expert_findings(limits, measured.checkpoint)
     if measured.num_tokens < _FEW_TOKENS:
         findings.append(_few_tokens(measured))
-    report = CalibrationReport(out, measured, layers, advice, reason, tuple(findings), prices)
     write_calibration(out / FILE_NAME, calibration_document(limits, measured.digest, options))
     draw_heat_map(layers, out / HEAT_MAP_NAME)
     if prices:
         draw_prices(prices, out / PRICE_PLOT_NAME)
-    write_report(report, out)
-    return report
+    return CalibrationReport(out, measured, layers, advice, reason, tuple(findings), prices)
 
 
 def _few_tokens(measured: Measured) -> Finding:

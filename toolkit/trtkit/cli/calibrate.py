@@ -7,6 +7,7 @@ import click
 from rich.console import Group
 from rich.table import Table
 
+from trtkit.calibration.compare import Comparison
 from trtkit.calibration.report import CalibrationReport, sum_of_advice
 from trtkit.calibration.scales import METHODS
 from trtkit.cli.environment import cache_directory
@@ -24,6 +25,13 @@ from trtkit.config.schema import Dtype
 @click.option("--dtype", type=click.Choice(get_args(Dtype)), help="Of the computation; instead of the model's.")
 @click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
 @click.option("--price", is_flag=True, help="Also measure what each KV precision costs, on held-out texts.")
+@click.option("--modelopt", is_flag=True, help="Also quantise as the YAML says, with nvidia-modelopt.")
+@click.option(
+    "--compare",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Hold the KV scales of a TensorRT-LLM checkpoint (of the target, or of --only) against the measured ones.",
+)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Instead of the YAML's; may be repeated.")
 @with_output
 def command(output: Output, config: Path, overrides: tuple[str, ...], **choices: Any) -> None:
@@ -51,8 +59,19 @@ def render(role: str, report: CalibrationReport) -> Group:
         table.add_row(str(layer.layer), *figures, *noise)
     advice = ", ".join(f"{count} x {action}" for action, count in sorted(sum_of_advice(report.layers).items()))
     lines = [f"{finding.severity}: {finding.code}: {finding.cause}" for finding in report.findings]
+    lines += [f"modelopt wrote {report.modelopt}"] if report.modelopt else []
     lines += [f"cache   {report.cache_reason}", f"inputs  {advice}", f"wrote   {report.out}"]
-    return Group(title, table, *([_prices(report)] if report.prices else []), *lines)
+    extra = [_prices(report)] if report.prices else []
+    extra += [_compared(report.comparison)] if report.comparison else []
+    return Group(title, table, *extra, *lines)
+
+
+def _compared(comparison: Comparison) -> Table:
+    table = Table("layer", "measured", "there", "there / measured", title=f"{comparison.folder}: {comparison.verdict}")
+    for difference in comparison.differences:
+        figures = (difference.here, difference.there, difference.factor)
+        table.add_row(str(difference.layer), *("-" if figure is None else f"{figure:.4g}" for figure in figures))
+    return table
 
 
 def _prices(report: CalibrationReport) -> Table:

@@ -1,0 +1,108 @@
+"""`trtkit calibrate`: the table, --json, the files, the build that uses them, and its errors."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from calibrated import random_samples
+from click.testing import CliRunner, Result
+from converted import read_ranks
+from tiny import tiny_checkpoint
+from trtkit.calibration.jobs import Choices
+from trtkit.cli.main import cli
+
+WIDE: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 256}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A target and a draft, a user's texts, an FP8 cache."""
+    for role, layers in (("target", 3), ("draft", 1)):
+        tiny_checkpoint(tmp_path / role, dtype="bfloat16", tokenizer=True, num_hidden_layers=layers, **WIDE)
+    rows = [{"token_ids": sample.token_ids} for sample in random_samples({f"t{n}": 40 for n in range(9)})]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = tmp_path / "pair.yaml"
+    path.write_text(
+        "name: pair\nbackend: engine\ngpu: {name: h100-sxm-80gb}\n"
+        f"target: {{checkpoint: {tmp_path / 'target'}, quantization: fp8}}\n"
+        f"draft: {{checkpoint: {tmp_path / 'draft'}, quantization: fp8}}\n"
+        "speculation: {kind: draft_target, max_draft_len: 2}\nkv_cache: {dtype: fp8}\n"
+        "limits: {max_input_len: 64, max_output_len: 32}\n"
+        f"calibration: {{prompts: {tmp_path / 'texts.jsonl'}}}\n"
+    )
+    return path
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["calibrate", *map(str, arguments)])
+
+
+def test_the_table_and_the_files(config: Path, tmp_path: Path) -> None:
+    result = run(config, "--out", tmp_path / "out", "--price")
+    assert result.exit_code == 0, result.output
+    assert "KV scale" in result.stdout and "fp8-unit" in result.stdout
+    assert "warning: CALIB-FEW: only 320 tokens" in result.stdout
+    names = {path.name for path in (tmp_path / "out" / "draft").iterdir()}
+    assert names == {"calibration.json", "report.json", "outliers.png", "price.png", "measured"}
+
+
+def test_json_holds_every_model(config: Path, tmp_path: Path) -> None:
+    document = json.loads(run(config, "--out", tmp_path / "out", "--json").stdout)
+    assert document["schema"] == "trtkit.calibrate/1"
+    assert set(document["models"]) == {"target", "draft"}
+    target = document["models"]["target"]
+    assert (target["measured"]["num_samples"], target["measured"]["num_tokens"]) == (8, 320)
+    assert len(target["layers"]) == 3
+    assert target["kv_cache"]["advice"] in ("fp8", "keep")
+    written = json.loads((tmp_path / "out" / "target" / "report.json").read_text())
+    assert written == target | {"out": "."}
+
+
+def test_the_following_conversion_uses_it(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    layers = json.loads(run(config, "--json").stdout)["models"]["target"]["layers"]
+    built = CliRunner().invoke(cli, ["build", str(config), "--only", "convert", "--json"])
+    assert built.exit_code == 0, built.output
+    tensors = read_ranks(tmp_path / "build" / "pair" / "checkpoints" / "target")[0]
+    for layer in layers:
+        scale = tensors[f"transformer.layers.{layer['layer']}.attention.kv_cache_scaling_factor"][2]
+        assert np.frombuffer(scale, np.float32)[0] == pytest.approx(layer["kv_scale"], rel=1e-6)
+
+
+def test_modelopt_quantizes_and_its_scales_are_held_against_ours(config: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = run(config, "--out", out, "--only", "target", "--modelopt", "--json")
+    assert result.exit_code == 0, result.output
+    written = Path(json.loads(result.stdout)["models"]["target"]["modelopt"])
+    assert json.loads((written / "config.json").read_text())["quantization"]["kv_cache_quant_algo"] == "FP8"
+    result = run(config, "--out", out, "--only", "target", "--compare", written, "--json")
+    comparison = json.loads(result.stdout)["models"]["target"]["comparison"]
+    assert comparison["verdict"] == "calibrated"
+    assert [row["factor"] for row in comparison["layers"]] == pytest.approx([1.0] * 3, rel=1e-6)
+    assert "calibrated" in run(config, "--out", out, "--only", "target", "--compare", written).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "draft", "--modelopt", "--set", "draft.quantization=none"], "CALIB-MODELOPT: draft.quantization is none"),
+        (["--percentile", "0"], "CALIB-OPTION"),
+        (["--set", "calibration.prompts=none.jsonl"], "CALIB-TEXT: none.jsonl"),
+        (["--set", "calibration.samples=1", "--set", "calibration.max_len=9"], "CALIB-TINY"),
+        (["--only", "target", "--compare", "."], "TRT-CONFIG"),
+    ],
+)
+def test_mistakes_exit_with_2(config: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
+    result = run(config, "--out", tmp_path / "out", *arguments)
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert "Fix: " in result.stderr
+
+
+def test_every_choice_of_the_command_line_is_an_option() -> None:
+    command = cli.get_command(None, "calibrate")  # type: ignore[arg-type]
+    assert command is not None
+    options = {parameter.name for parameter in command.params} - {"config", "overrides", "as_json"}
+    assert options == set(Choices.__dataclass_fields__)

@@ -40,7 +40,7 @@ def pair_document(pair: Pair, backend: str, version: str, ports: tuple[int, int,
         "target": {"checkpoint": pair.target, "dtype": "bfloat16"},
         "draft": {"checkpoint": pair.draft, "dtype": "bfloat16"},
         "speculation": {"kind": "draft_target", "max_draft_len": 4},
-        "kv_cache": {"dtype": "auto", "block_size": 32, "reuse": backend == "engine"},
+        "kv_cache": {"dtype": "auto", "block_size": 32, "reuse": backend != "llmapi"},
         "limits": {"max_batch_size": 4, "max_input_len": 1024, "max_output_len": 256},
         "serving": {"streaming": True, "http_port": http, "grpc_port": grpc, "metrics_port": metrics},
     }

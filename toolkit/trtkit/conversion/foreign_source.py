@@ -91,7 +91,8 @@ def _rewrite_gguf(file: Path, folder: Path) -> None:
             code="CKPT-GGUF",
             where=str(file),
         ) from error
-    model.hf_quantizer = None  # transformers 5 keeps it, and refuses to save, though nothing is quantised any more
+    # transformers 5 keeps both, and refuses to save, though nothing is quantised any more.
+    vars(model).pop("hf_quantizer", None)
     vars(model.config).pop("quantization_config", None)
     model.save_pretrained(folder, safe_serialization=True)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trtkit import __version__
+from trtkit.checkpoints.model_spec import ModelSpec
 from trtkit.conversion.plan import ConversionPlan
 from trtkit.conversion.rank_writer import WrittenFile
 from trtkit.conversion.source_files import SourceFiles
@@ -68,6 +69,8 @@ def findings_of(plan: ConversionPlan, files: SourceFiles, source: Path) -> list[
     no_kv_scales = plan.scales is None or not plan.scales.kv
     if plan.options.kv_cache_dtype == "fp8" and plan.options.calibration is None and no_kv_scales:
         findings.append(Finding("CONV-KV-CONSTANT", "note", str(source), *_CONSTANT))
+    if plan.spec.sliding_window is not None:
+        findings.append(_window(plan.spec, source))
     return findings
 
 
@@ -90,6 +93,18 @@ _CONSTANT = (
     "every KV scale is 1.0, which fits no model in particular",
     "measure them with `trtkit calibrate` and pass --calibration",
 )
+
+
+def _window(spec: ModelSpec, source: Path) -> Finding:
+    """TensorRT-LLM takes windows when it runs, not from the checkpoint, so they must not be forgotten there."""
+    num_sliding = sum(spec.layer_is_sliding)
+    return Finding(
+        "CONV-WINDOW",
+        "note",
+        str(source),
+        f"{num_sliding} of {spec.num_layers} layers attend to the last {spec.sliding_window} tokens only",
+        "set max_attention_window_size when longer sequences are served; the checkpoint does not carry it",
+    )
 
 
 def _about(name: str, source: Path, code: str, cause: str, fix: str) -> Finding:

@@ -63,7 +63,8 @@ def test_parity_by_url_and_record(served: tuple[Path, str]) -> None:
     folder, url = served
     trtkit("parity", "record", str(folder / "build"), "--device", "cpu", *prompts(folder))
     record = folder / "build" / "parity" / "record.json"
-    result = trtkit("parity", "check", url, "--record", str(record), "--dtype", "float32", *prompts(folder))
+    choices = ("--record", str(record), "--dtype", "float32", "--out", str(record.parent), *prompts(folder))
+    result = trtkit("parity", "check", url, *choices)
     assert (result["different"], result["identical"]) == (0, 2)
 
 

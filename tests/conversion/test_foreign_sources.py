@@ -121,7 +121,9 @@ def test_a_gguf_file_gives_the_same_weights(tmp_path: Path) -> None:
     values = original(source)
     gguf_file = tmp_path / "model.gguf"
     write_gguf(gguf_file, json.loads((source / "config.json").read_text()), values)
-    convert_to(gguf_file, tmp_path / "out", FLOAT32)
+    assert not convert_to(gguf_file, tmp_path / "out", FLOAT32).skipped
+    assert convert_to(gguf_file, tmp_path / "out", FLOAT32).skipped
+    assert not (tmp_path / ".out.source").exists()
     converted = hf_tensors(tmp_path / "out")
     assert all(np.array_equal(converted[name], values[name]) for name in values)
 

@@ -12,7 +12,7 @@ from typing import Any
 from trtkit import __version__
 from trtkit.artifacts import disk_error, is_complete, key_of, stage_output, write_text
 from trtkit.conversion.encoding import Encoders, is_quantized
-from trtkit.conversion.foreign_source import readable_source
+from trtkit.conversion.foreign_source import foreign_files, readable_source
 from trtkit.conversion.hf_fp8 import hf_fp8_headers, write_hf_fp8
 from trtkit.conversion.modelopt_export import CONFIGURATIONS as MODELOPT
 from trtkit.conversion.modelopt_export import export_with_modelopt, read_sequences, synthetic_calibration
@@ -40,18 +40,33 @@ def convert_to(
     """
     started = time.perf_counter()
     _refuse_foreign_out(source, out)
-    source = readable_source(source, out.with_name(f".{out.name}.source"), allow_pickle=options.allow_pickle)
-    plan = plan_conversion(source, options)
-    key = _key(plan, source)
+    foreign = foreign_files(source, allow_pickle=options.allow_pickle)
+    key = _foreign_key(foreign, options) if foreign else _key(plan_conversion(source, options), source)
     if is_complete(out, key):
-        report = report_of(out, plan)
+        report = report_of(out)
     else:
-        _check_disk(plan, out.parent)
-        with stage_output(out, stage="convert", key=key) as scratch:
-            report = replace(convert_checkpoint(source, scratch, options, on_progress), out=out)
+        report = _convert_anew(source, out, options, key, on_progress)
     if verify:
         verify_checkpoint(out, on_progress)
     return replace(report, seconds=time.perf_counter() - started, verified=verify)
+
+
+def _convert_anew(
+    source: Path, out: Path, options: ConversionOptions, key: str, on_progress: OnProgress
+) -> ConversionReport:
+    """Rewrite a foreign source as safetensors where needed, convert, and remove what was rewritten."""
+    rewritten = out.with_name(f".{out.name}.source")
+    readable = readable_source(source, rewritten, allow_pickle=options.allow_pickle)
+    _check_disk(plan_conversion(readable, options), out.parent)
+    with stage_output(out, stage="convert", key=key) as scratch:
+        report = convert_checkpoint(readable, scratch, options, on_progress)
+    shutil.rmtree(rewritten, ignore_errors=True)
+    return replace(report, out=out)
+
+
+def _foreign_key(files: list[Path], options: ConversionOptions) -> str:
+    states = {str(file): [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
+    return key_of({"version": __version__, "options": repr(options), "files": states})
 
 
 def convert_checkpoint(

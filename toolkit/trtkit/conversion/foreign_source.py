@@ -25,19 +25,25 @@ def readable_source(source: Path, scratch: Path, *, allow_pickle: bool = False) 
     Reading these formats needs memory for the whole model. Raises CheckpointError CKPT-GGUF or CKPT-PICKLE when the
     file cannot be read, MissingToolError when torch, transformers or gguf is not installed.
     """
-    gguf = _gguf_file(source)
-    pickles = _pickle_files(source) if allow_pickle and gguf is None else []
-    if gguf is None and not pickles:
+    files = foreign_files(source, allow_pickle=allow_pickle)
+    if not files:
         return source
-    files = [gguf] if gguf is not None else pickles
     key = key_of({str(file): [file.stat().st_size, file.stat().st_mtime_ns] for file in files})
     if not is_complete(scratch, key):
         with stage_output(scratch, stage="read", key=key) as folder:
-            if gguf is not None:
-                _rewrite_gguf(gguf, folder)
+            if files[0].suffix == ".gguf":
+                _rewrite_gguf(files[0], folder)
             else:
-                _rewrite_pickles(source, pickles, folder)
+                _rewrite_pickles(source, files, folder)
     return scratch
+
+
+def foreign_files(source: Path, *, allow_pickle: bool) -> list[Path]:
+    """The GGUF file or the pickles that have to be rewritten first; none for a folder with safetensors."""
+    gguf = _gguf_file(source)
+    if gguf is not None:
+        return [gguf]
+    return _pickle_files(source) if allow_pickle else []
 
 
 def _gguf_file(source: Path) -> Path | None:

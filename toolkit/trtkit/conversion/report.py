@@ -120,6 +120,7 @@ def manifest_text(plan: ConversionPlan, written: list[WrittenFile], findings: li
         "trtkit": __version__,
         "family": plan.spec.family,
         "options": options,
+        "tensors": sum(map(len, plan.targets)),
         "source": {file.name: file.stat().st_size for file in sources},
         "files": {file.name: {"bytes": file.num_bytes, "sha256": file.sha256} for file in written},
         "findings": [finding.as_dict() for finding in findings],
@@ -127,11 +128,11 @@ def manifest_text(plan: ConversionPlan, written: list[WrittenFile], findings: li
     return json.dumps(document, indent=2) + "\n"
 
 
-def report_of(out: Path, plan: ConversionPlan) -> ConversionReport:
+def report_of(out: Path) -> ConversionReport:
     """The report of a finished `out`, from its manifest."""
     document = json.loads((out / MANIFEST_NAME).read_text(encoding="utf-8"))
     files = tuple(
         WrittenFile(name, entry["bytes"], entry["sha256"], skipped=True) for name, entry in document["files"].items()
     )
     findings = tuple(Finding(**finding) for finding in document["findings"])
-    return ConversionReport(out, files, sum(map(len, plan.targets)), 0.0, True, findings)
+    return ConversionReport(out, files, document["tensors"], 0.0, True, findings)

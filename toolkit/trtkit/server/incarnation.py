@@ -71,8 +71,7 @@ class Incarnation:
             if self.process.poll() is None:
                 self.process.kill()
             self.process.wait()
-            wait_until(lambda: not stubs_of(self.shm_prefix), 1.0, poll_s=0.1)
-            kill_stubs(self.shm_prefix)
+            kill_stubs(self.shm_prefix, grace_s=1.0)
             clear_shared_memory(self.shm_prefix)
 
     def _load(self, model: str, timeout_s: float) -> None:

@@ -14,6 +14,7 @@ import psutil
 from trtkit.errors import ServerError
 
 SHM = Path("/dev/shm")
+_KILL_TIMEOUT_S = 10.0
 _STUB_NAME = "triton_python_backend_stub"
 # A stub's command line names its instance, e.g. tensorrt_llm_0_0: model, instance, device.
 _INSTANCE = re.compile(r"^(?P<model>.+)_\d+_\d+$")
@@ -65,11 +66,17 @@ def start_time_of(pid: int) -> float | None:
         return None
 
 
-def kill_stubs(shm_prefix: str) -> None:
-    """SIGKILL every stub of one server: an orphan ignores SIGTERM."""
+def kill_stubs(shm_prefix: str, grace_s: float = 0.0) -> None:
+    """End every stub of one server: they have grace_s to go by themselves, then SIGKILL, for an orphan ignores SIGTERM.
+
+    Returns when they are gone.
+    """
+    if wait_until(lambda: not stubs_of(shm_prefix), grace_s, poll_s=0.1):
+        return
     for stub in stubs_of(shm_prefix):
         with contextlib.suppress(psutil.Error):
             psutil.Process(stub.pid).kill()
+    wait_until(lambda: not stubs_of(shm_prefix), _KILL_TIMEOUT_S, poll_s=0.05)
 
 
 def clear_shared_memory(shm_prefix: str) -> list[str]:

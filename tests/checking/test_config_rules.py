@@ -61,6 +61,10 @@ CASES: dict[str, Case] = {
             yaml={"target.tensor_parallel": 4, "target.expert_parallel": 4}, target=EXPERTS, target_family="mixtral"
         ),
     ),
+    "QUANT-TILES": Case(
+        Change(yaml={"target.quantization": "int8_weight_only"}, target={"intermediate_size": 28704}),
+        Change(yaml={"target.quantization": "int8_weight_only"}, target={"intermediate_size": 28736}),
+    ),
     "MODEL-VERSION": Case(
         Change(yaml={"tensorrt_llm": "0.21.0"}, target_family="qwen3"),
         Change(yaml={"tensorrt_llm": "1.0.0"}, target_family="qwen3"),

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 from converted import read_ranks
-from tiny import FAMILIES, tiny_checkpoint
+from tiny import FAMILIES, tiny_checkpoint, write_json
 from trtkit.checkpoints.model_spec import read_model_spec
+from trtkit.checkpoints.weights import open_weights
 from trtkit.config.load import parse_config
 from trtkit.conversion.convert import convert_to
 from trtkit.conversion.options import ConversionOptions
@@ -16,6 +17,13 @@ from trtkit.planning.tensors import rank_tensors
 from trtkit.planning.weights import WeightFormat, rank_bytes
 
 SPLITS = [Split(), Split(tensor=2), Split(tensor=4), Split(pipeline=2), Split(tensor=2, pipeline=3)]
+# Packed weights come in tiles of 64 rows and columns.
+WIDE = {
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "moe_intermediate_size": 128,
+    "shared_expert_intermediate_size": 128,
+}
 MIXTURES = [family for family in FAMILIES if "moe" in family or family == "mixtral"]
 
 
@@ -48,6 +56,32 @@ def test_weights_of_experts_spread_over_ranks_are_exact(family: str, tmp_path: P
     split = Split(tensor=4, expert=2)
     source, out = convert(tmp_path, family, split)
     assert_planned(source, out, split, WeightFormat("float16"))
+
+
+def write_calibration(folder: Path, source: Path) -> Path:
+    """Maxima for every linear layer and every cache of a tiny model."""
+    names = [name.removesuffix(".weight") for name in open_weights(source) if name.endswith(".weight")]
+    caches = {str(layer): {"k": 2.0, "v": 1.0} for layer in range(read_model_spec(source).num_layers)}
+    path = folder / "calibration.json"
+    write_json(path, {"schema": "trtkit.calibration/1", "inputs": dict.fromkeys(names, 3.0), "kv_cache": caches})
+    return path
+
+
+@pytest.mark.parametrize("kv_dtype", ["auto", "fp8", "int8"])
+@pytest.mark.parametrize("quantization", ["fp8", "fp8_rowwise", "int8_weight_only", "int4_weight_only"])
+@pytest.mark.parametrize("family", ["llama", "mixtral", "qwen2_moe", "phi3", "gpt2"])
+def test_quantised_weights_are_exact_too(family: str, quantization: Any, kv_dtype: Any, tmp_path: Path) -> None:
+    split = Split(tensor=2)
+    source = tiny_checkpoint(tmp_path / "source", family, **WIDE)
+    options = ConversionOptions(
+        dtype="float16",
+        tensor_parallel=2,
+        quantization=quantization,
+        kv_cache_dtype=kv_dtype,
+        calibration=write_calibration(tmp_path, source),
+    )
+    convert_to(source, tmp_path / "out", options)
+    assert_planned(source, tmp_path / "out", split, WeightFormat("float16", quantization, kv_dtype))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

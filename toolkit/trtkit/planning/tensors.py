@@ -17,11 +17,15 @@ _FOUR_NORM_FAMILIES = frozenset({"gemma2", "gemma3"})
 
 @dataclass(frozen=True)
 class PlannedTensor:
-    """One tensor of one rank before quantisation; linear and expert weights are what quantisation applies to."""
+    """One tensor of one rank before quantisation; linear and expert weights are what quantisation applies to.
+
+    is_inner: it belongs to a layer that is neither the first nor the last of the whole model.
+    """
 
     name: str
     shape: tuple[int, ...]
     kind: Kind = "plain"
+    is_inner: bool = False
 
 
 def rank_tensors(spec: ModelSpec, split: Split, rank: int) -> Iterator[PlannedTensor]:
@@ -30,8 +34,9 @@ def rank_tensors(spec: ModelSpec, split: Split, rank: int) -> Iterator[PlannedTe
     if stage == 0:
         yield from _first(spec, split)
     for local, layer in enumerate(split.layers(rank, spec.num_layers)):
+        is_inner = 0 < layer < spec.num_layers - 1
         for tensor in _layer(spec, split, layer):
-            yield PlannedTensor(f"transformer.layers.{local}.{tensor.name}", tensor.shape, tensor.kind)
+            yield PlannedTensor(f"transformer.layers.{local}.{tensor.name}", tensor.shape, tensor.kind, is_inner)
     if stage == split.pipeline - 1:
         yield from _norm(spec, "transformer.ln_f")
         yield PlannedTensor("lm_head.weight", (_share(spec.vocab_size, split.tensor), spec.hidden_size), "head")

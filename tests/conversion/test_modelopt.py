@@ -3,8 +3,10 @@
 import importlib.util
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
+import conversion_matrix as matrix
 import numpy as np
 import pytest
 import tiny
@@ -20,7 +22,9 @@ pytestmark = pytest.mark.skipif(
     reason="nvidia-modelopt is not installed: pip install 'trtkit[quantize]'",
 )
 WITNESS = Path(__file__).resolve().parents[1] / "modelopt_witness.py"
-EXPORTED = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2")
+EXPORTED = matrix.MODELOPT_FAMILIES
+# modelopt 0.47 looks for each expert on its own, which transformers 5 does not keep.
+EXPERTS_APART = ("mixtral", "qwen2_moe")
 # modelopt 0.47 with the transformers release that is installed does not export these, whatever their quantisation.
 REFUSED = ("gemma2", "gemma3", "phi3")
 SIZES = {"hidden_size": 128, "intermediate_size": 256}
@@ -32,8 +36,9 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """ROOT/<family> and what modelopt made of it in ROOT/<family>-tp<width>."""
     root = tmp_path_factory.mktemp("modelopt")
     triples = []
-    for family in (*EXPORTED, *REFUSED):
-        tiny.tiny_checkpoint(root / family, family, "bfloat16", **SIZES)
+    for family in (*EXPORTED, *EXPERTS_APART, *REFUSED):
+        sparse = {"mlp_only_layers": []} if family == "qwen2_moe" else {}
+        tiny.tiny_checkpoint(root / family, family, "bfloat16", **SIZES, **sparse)
         for width in WIDTHS:
             triples += [str(root / family), str(root / f"{family}-tp{width}"), str(width)]
     command = [sys.executable, "-P", str(WITNESS), "bfloat16", *triples]
@@ -42,9 +47,12 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("family", EXPORTED)
+@pytest.mark.parametrize("family", [*EXPORTED, *EXPERTS_APART])
 def test_modelopt_writes_the_same_bytes(family: str, width: int, exports: Path, tmp_path: Path) -> None:
     """It always cuts the embedding over the ranks; GPT-2's positions too, and it leaves out Gemma's tied head."""
+    if family in EXPERTS_APART and (exports / f"{family}-tp{width}" / "refused.txt").exists():
+        assert int(version("transformers").split(".")[0]) >= 5
+        pytest.skip("modelopt 0.47 exports this family only with transformers 4; the recorded conversions cover it")
     options = ConversionOptions(dtype="bfloat16", tensor_parallel=width, use_parallel_embedding=True)
     convert_to(exports / family, tmp_path / "out", options)
     ours = read_ranks(tmp_path / "out")
@@ -106,8 +114,9 @@ ALGORITHMS = {
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("quantization", list(CONFIGURATIONS))
-def test_modelopt_quantises_what_trtkit_does_not(quantization: str, tmp_path: Path) -> None:
-    source = tiny.tiny_checkpoint(tmp_path / "source", dtype="bfloat16", **SIZES, vocab_size=256)
+@pytest.mark.parametrize("family", matrix.MODELOPT_FAMILIES)
+def test_modelopt_quantises_what_trtkit_does_not(family: str, quantization: str, tmp_path: Path) -> None:
+    source = tiny.tiny_checkpoint(tmp_path / "source", family, "bfloat16", **SIZES, vocab_size=256)
     options = ConversionOptions(dtype="bfloat16", quantization=quantization)  # type: ignore[arg-type]
     report = convert_to(source, tmp_path / "out", options, verify=True)
     assert [finding.code for finding in report.findings] == ["CONV-SYNTHETIC-CALIBRATION"]
@@ -119,8 +128,9 @@ def test_modelopt_quantises_what_trtkit_does_not(quantization: str, tmp_path: Pa
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_family_that_modelopt_does_not_export_is_refused_with_a_way_out(tmp_path: Path) -> None:
-    source = tiny.tiny_checkpoint(tmp_path / "source", "phi3", "bfloat16", **SIZES)
+@pytest.mark.parametrize("family", ["phi3", "qwen3_moe"])
+def test_a_family_that_modelopt_does_not_export_is_refused_with_a_way_out(family: str, tmp_path: Path) -> None:
+    source = tiny.tiny_checkpoint(tmp_path / "source", family, "bfloat16", **SIZES)
     with pytest.raises(CheckpointError, match="which trtkit writes itself") as caught:
         convert_to(source, tmp_path / "out", ConversionOptions(quantization="int8_smoothquant"))
     assert caught.value.code == "CONV-MODELOPT"

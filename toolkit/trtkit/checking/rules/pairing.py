@@ -164,8 +164,7 @@ PAIR_RULES: tuple[Rule[Deployment], ...] = (
         looks_at="pair",
         when="acceptance: logits with different vocabulary sizes",
         cause="logits of {draft} entries (draft) cannot be compared with logits of {target} entries (target)",
-        fix="write acceptance: token; pad_draft_vocab: true, which would give the draft's head {target} rows, is not in "
-        "this version",
+        fix="write acceptance: token; pad_draft_vocab: true (a draft head of {target} rows) is not in this version",
         source="TensorRT-LLM issue #2789",
         find=_sizes_for_logits,
         example=hit("speculation.acceptance", draft=151936, target=152064),

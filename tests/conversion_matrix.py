@@ -82,7 +82,7 @@ def _modelopt_lines() -> list[str]:
         cell = "yes" if family in MODELOPT_FAMILIES else "CONV-MODELOPT"
         lines.append(f"| {family} | " + " | ".join([cell] * len(MODELOPT)) + " |")
     reasons = (
-        "`CONV-MODELOPT`: modelopt refuses to export Gemma 2, Gemma 3, Phi-3 and Qwen3-MoE for TensorRT-LLM; in Mixtral",
+        "`CONV-MODELOPT`: modelopt does not export Gemma 2, Gemma 3, Phi-3 and Qwen3-MoE for TensorRT-LLM; in Mixtral",
         "and Qwen2-MoE it only finds its way with transformers 4, which keeps experts apart.",
     )
     return [*lines, "", *reasons, ""]

@@ -1,7 +1,6 @@
 """Weights: every tensor of a checkpoint folder by name, read lazily through memory maps. Knows no architecture.
 
-Reading the headers of a 70B checkpoint takes milliseconds; data is mapped when a tensor is asked for, and its pages
-are given back with `release`.
+Reading the headers of a 70B checkpoint takes milliseconds; data is mapped when a tensor is asked for.
 """
 
 import json
@@ -48,13 +47,6 @@ class Weights(Mapping[str, StoredTensor]):
         tensor = self._tensors[name]
         flat = np.frombuffer(self._map(tensor.file), dtype=np.uint8)[tensor.start : tensor.stop]
         return flat.view(bits_of(tensor.dtype)).reshape(tensor.shape)
-
-    def release(self, name: str) -> None:
-        """Let the kernel take back the pages of a tensor; the next read maps them again."""
-        tensor = self._tensors[name]
-        if tensor.file in self._maps and tensor.num_bytes:
-            start = tensor.start - tensor.start % mmap.PAGESIZE
-            self._maps[tensor.file].madvise(mmap.MADV_DONTNEED, start, tensor.stop - start)
 
     def _map(self, file: Path) -> mmap.mmap:
         if file not in self._maps:

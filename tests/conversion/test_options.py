@@ -1,0 +1,132 @@
+"""Every option of a conversion changes what is written, or what is accepted; nonsense is refused by name."""
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from trtkit.conversion.convert import convert_to
+from trtkit.conversion.options import ConversionOptions
+from trtkit.errors import InputError, TrtkitError
+
+SIZES = {"hidden_size": 128, "intermediate_size": 128, "head_dim": 64, "num_hidden_layers": 2}
+BASE = ConversionOptions(tensor_parallel=2, kv_cache_dtype="fp8", quantization="int8_weight_only")
+# option -> another value than BASE's.
+OTHER: dict[str, Any] = {
+    "dtype": "bfloat16",
+    "tensor_parallel": 1,
+    "pipeline_parallel": 2,
+    "expert_parallel": 2,
+    "quantization": "none",
+    "kv_cache_dtype": "auto",
+    "use_parallel_embedding": True,
+    "embedding_sharding_dim": 1,
+    "weight_only_arch": 90,
+}
+# Options whose effect is not in the files of an ordinary conversion; tested where that effect is.
+ELSEWHERE = {
+    "calibration": "test_quantized_sources.py",
+    "calibration_text": "below",
+    "strict": "test_damaged_checkpoints.py",
+    "allow_pickle": "test_foreign_sources.py",
+    "output_format": "test_hf_fp8.py",
+}
+
+
+def written(source: Path, out: Path, options: ConversionOptions) -> dict[str, bytes]:
+    convert_to(source, out, options)
+    return {path.name: path.read_bytes() for path in out.iterdir() if path.name.startswith(("rank", "config"))}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.tiny_checkpoint(tmp_path_factory.mktemp("options") / "mixtral", "mixtral", **SIZES)
+
+
+def test_no_option_is_forgotten_here() -> None:
+    assert OTHER.keys() | ELSEWHERE.keys() == {field.name for field in fields(ConversionOptions)}
+
+
+@pytest.mark.parametrize("name", list(OTHER))
+def test_every_option_changes_the_files(name: str, source: Path, tmp_path: Path) -> None:
+    base = replace(BASE, use_parallel_embedding=True) if name == "embedding_sharding_dim" else BASE
+    changed = replace(base, **{name: OTHER[name]})
+    assert written(source, tmp_path / "base", base) != written(source, tmp_path / "other", changed)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dtype": "float8"},
+        {"quantization": "fp9"},
+        {"kv_cache_dtype": "fp4"},
+        {"tensor_parallel": 0},
+        {"pipeline_parallel": -1},
+        {"tensor_parallel": 2, "expert_parallel": 3},
+        {"output_format": "onnx"},
+    ],
+    ids=str,
+)
+def test_nonsense_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as caught:
+        ConversionOptions(**changes)
+    assert caught.value.code == "CONV-OPTION"
+
+
+def test_weight_only_tiles_that_a_rank_cannot_have_are_refused_before_any_output(tmp_path: Path) -> None:
+    source = tiny.tiny_checkpoint(tmp_path / "source")
+    with pytest.raises(TrtkitError, match="multiples of 64") as caught:
+        convert_to(source, tmp_path / "out", ConversionOptions(quantization="int4_weight_only"))
+    assert caught.value.code == "CONV-TILES"
+    assert not (tmp_path / "out").exists()
+
+
+def test_calibration_text_becomes_token_ids_of_the_checkpoints_tokenizer(tmp_path: Path) -> None:
+    from trtkit.conversion.modelopt_export import read_sequences
+
+    tiny.tiny_tokenizer(tmp_path)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("the rain\n\n" + "at one " * 1000)
+    sequences = read_sequences(texts, tmp_path)
+    assert len(sequences) == 2 and len(sequences[1]) == 512
+    assert all(0 <= token < tiny.VOCAB_SIZE for ids in sequences for token in ids)
+    for missing in (tmp_path / "nothing.txt", texts):
+        (tmp_path / "tokenizer.json").unlink(missing_ok=missing == texts)
+        with pytest.raises(InputError) as caught:
+            read_sequences(missing, tmp_path)
+        assert caught.value.code == "CONV-CALIBRATION"
+
+
+def test_the_command_reports_what_it_did_as_json(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+    from trtkit.cli.main import cli
+
+    source = tiny.tiny_checkpoint(tmp_path / "source")
+    arguments = ["convert", str(source), str(tmp_path / "out"), "--tp", "2", "--verify", "--json"]
+    result = CliRunner().invoke(cli, arguments, standalone_mode=True)
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert report["schema"] == "trtkit.conversion/1" and report["verified"]
+    assert [file["name"] for file in report["files"]] == ["rank0.safetensors", "rank1.safetensors"]
+    stage = report["stages"][0]
+    assert (stage["stage"], stage["skipped"]) == ("convert", False)
+    assert stage["bytes"] == sum(file["num_bytes"] for file in report["files"])
+    assert Path(report["manifest"]).is_file()
+
+
+def test_a_conversion_without_quantisation_imports_no_torch(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    assert torch.__version__, "torch is installed, so that its absence below means something"
+    source = tiny.tiny_checkpoint(tmp_path / "source", dtype="bfloat16")
+    probe = (
+        "import sys; from pathlib import Path; from trtkit.conversion.convert import convert_to;"
+        "from trtkit.conversion.options import ConversionOptions;"
+        f"convert_to(Path({str(source)!r}), Path({str(tmp_path / 'out')!r}), ConversionOptions(dtype='float16'));"
+        "print(sorted({'torch', 'transformers'} & sys.modules.keys()))"
+    )
+    assert subprocess.check_output([sys.executable, "-P", "-c", probe], text=True).strip() == "[]"

@@ -87,7 +87,10 @@ def test_modelopt_quantizes_and_its_scales_are_held_against_ours(config: Path, t
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--only", "draft", "--modelopt", "--set", "draft.quantization=none"], "CALIB-MODELOPT: draft.quantization is none"),
+        (
+            ["--only", "draft", "--modelopt", "--set", "draft.quantization=none"],
+            "CALIB-MODELOPT: draft.quantization is none",
+        ),
         (["--percentile", "0"], "CALIB-OPTION"),
         (["--set", "calibration.prompts=none.jsonl"], "CALIB-TEXT: none.jsonl"),
         (["--set", "calibration.samples=1", "--set", "calibration.max_len=9"], "CALIB-TINY"),

@@ -9,7 +9,6 @@ from calibrated import random_samples, run_pass, whole_model
 from safetensors.torch import load_file, save_file
 from tiny import FAMILIES, tiny_checkpoint
 from trtkit.calibration.cache_variants import cache_variants
-from trtkit.calibration.calibration_file import ScaleOptions, choose_limits
 from trtkit.calibration.collect import PassOptions
 from trtkit.calibration.compare import compare_scales
 from trtkit.calibration.price import Price
@@ -26,8 +25,8 @@ HELD_OUT = random_samples({"a": 60, "b": 50}, seed=11)
 def prices_of(
     folder: Path, work: Path, held_out: list[Sample], seen: list[Sample], dtype: str = "float32"
 ) -> dict[str, Price]:
-    limits = choose_limits(run_pass(folder, work, samples=seen, dtype=dtype), (), ScaleOptions())
-    variants = cache_variants(read_model_spec(folder), limits, itemsize=2)
+    records = run_pass(folder, work, samples=seen, dtype=dtype)
+    variants = cache_variants(read_model_spec(folder), records, itemsize=2)
     return {price.name: price for price in measure_prices(folder, held_out, variants, PassOptions(dtype))}
 
 
@@ -52,12 +51,14 @@ def test_bytes_per_token_count_layers_heads_and_scales(tmp_path: Path) -> None:
     assert prices["unquantized"].bytes_per_token == 2 * values
     assert prices["fp8"].bytes_per_token == prices["int8"].bytes_per_token == values
     assert prices["int4"].bytes_per_token == values // 2 + 2 * 3 * 2 * 2
+    assert prices["int4-groups"].bytes_per_token == values // 2
 
 
 def test_finer_precisions_stay_closer(tmp_path: Path) -> None:
     prices = prices_of(tiny_checkpoint(tmp_path / "hf"), tmp_path / "pass", HELD_OUT, HELD_OUT)
     assert 0 < prices["int8"].kl < prices["int4"].kl
     assert 0 < prices["fp8"].kl < prices["int4"].kl
+    assert prices["int4"].kl < prices["int4-groups"].kl < 10 * prices["int4"].kl
 
 
 @pytest.mark.parametrize("factor", [2.0**-12, 40.0])

@@ -3,16 +3,18 @@
 They are applied to what a layer puts into its cache, so that attention reads what a deployment would read back.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from trtkit.calibration.calibration_file import Limits
 from trtkit.calibration.errors import quantized
 from trtkit.calibration.number_formats import LARGEST, Format
+from trtkit.calibration.records import KEYS, VALUES, LayerRecord, TensorRecord
+from trtkit.calibration.scales import group_scales
 from trtkit.checkpoints.model_spec import ModelSpec
 
 Change = Callable[[int, str, Tensor], Tensor]
@@ -20,6 +22,7 @@ Change = Callable[[int, str, Tensor], Tensor]
 
 _BITS: Mapping[Format, int] = {"fp8": 8, "int8": 8, "int4": 4}
 _DYNAMIC_SCALE_BITS = 16
+GROUP_SIZE = 32
 
 
 @dataclass(frozen=True)
@@ -31,14 +34,20 @@ class CacheVariant:
     change: Change | None
 
 
-def cache_variants(spec: ModelSpec, limits: Limits, itemsize: int) -> tuple[CacheVariant, ...]:
-    """The model's own precision first. Limits are those of the amax method for the format at hand.
+def cache_variants(spec: ModelSpec, records: Iterable[LayerRecord], itemsize: int) -> tuple[CacheVariant, ...]:
+    """The model's own precision first; limits are the measured maxima. itemsize: bytes of the model's dtype.
 
     fp8-unit has the scale 1.0 that TensorRT-LLM writes without calibration; fp8 one calibrated scale for keys and
-    values, as its engines have; fp8-separate one for each; int4 a scale per token and head, as no static one would do.
+    values, as its engines have; fp8-separate one for each. int4 has a scale per token and head; int4-groups static ones
+    for groups of channels, which cost nothing per token.
     """
-    shared = {layer: max(limits.keys[layer], limits.values[layer]) for layer in limits.keys}
-    own = {"k": limits.keys, "v": limits.values}
+    own: dict[str, dict[int, float]] = {KEYS: {}, VALUES: {}}
+    groups: dict[str, dict[int, Tensor]] = {KEYS: {}, VALUES: {}}
+    for record in records:
+        for name in (KEYS, VALUES):
+            own[name][record.layer] = record.tensors[name].amax
+            groups[name][record.layer] = _group_limits(record.tensors[name])
+    shared = {layer: max(own[KEYS][layer], own[VALUES][layer]) for layer in own[KEYS]}
 
     def per_layer(kind: Format) -> Change:
         return lambda layer, _, x: _through(x, torch.tensor(shared[layer]), kind)
@@ -52,6 +61,9 @@ def cache_variants(spec: ModelSpec, limits: Limits, itemsize: int) -> tuple[Cach
     def per_token(_: int, __: str, x: Tensor) -> Tensor:
         return _through(x, x.float().abs().amax(-1, keepdim=True), "int4")
 
+    def per_group(layer: int, name: str, x: Tensor) -> Tensor:
+        return _through(x, groups[name][layer], "int4")
+
     return (
         CacheVariant("unquantized", _bytes(spec, 8 * itemsize), None),
         CacheVariant("fp8-unit", _bytes(spec, _BITS["fp8"]), unit),
@@ -59,6 +71,7 @@ def cache_variants(spec: ModelSpec, limits: Limits, itemsize: int) -> tuple[Cach
         CacheVariant("fp8-separate", _bytes(spec, _BITS["fp8"]), separate),
         CacheVariant("int8", _bytes(spec, _BITS["int8"]), per_layer("int8")),
         CacheVariant("int4", _bytes(spec, _BITS["int4"], _DYNAMIC_SCALE_BITS), per_token),
+        CacheVariant("int4-groups", _bytes(spec, _BITS["int4"]), per_group),
     )
 
 
@@ -74,6 +87,13 @@ class ChangedCache:
         if self._change is None:
             return keys, values
         return self._change(self._layer, "k", keys), self._change(self._layer, "v", values)
+
+
+def _group_limits(record: TensorRecord) -> Tensor:
+    """The limit of each channel, that of its group: [H, 1, D]. Groups do not cross heads."""
+    by_head = record.channel_amax.reshape(record.num_heads, -1)
+    scales = [np.repeat(group_scales(head, GROUP_SIZE, "int4"), GROUP_SIZE)[: head.size] for head in by_head]
+    return torch.from_numpy(np.stack(scales) * np.float32(LARGEST["int4"]))[:, None]
 
 
 def _through(x: Tensor, limit: Tensor, kind: Format) -> Tensor:

@@ -106,8 +106,7 @@ def _prices(
 ) -> tuple[Price, ...]:
     """What each KV precision costs, with limits chosen by amax."""
     spec = read_model_spec(checkpoint)
-    limits = choose_limits(read_records(folder), (), ScaleOptions())
-    variants = cache_variants(spec, limits, itemsize_of(options.dtype))
+    variants = cache_variants(spec, read_records(folder), itemsize_of(options.dtype))
     return measure_prices(checkpoint, held_out, variants, PassOptions(options.dtype, options.device), on_progress)
 
 

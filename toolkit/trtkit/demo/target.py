@@ -11,14 +11,13 @@ def write_target(gguf: Path, out: Path) -> None:
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
     source = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     settings = source.config.to_dict()
     for key in ("quantization_config", "_name_or_path", "dtype"):
         settings.pop(key, None)
     model = LlamaForCausalLM(LlamaConfig(**settings))
     model.load_state_dict(source.state_dict())
-    model.to(torch.bfloat16).save_pretrained(out)
+    torch.nn.Module.to(model, torch.bfloat16)
+    model.save_pretrained(out)
     AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(out)

@@ -23,7 +23,7 @@ from trtkit.serving.contract import bls_contract, llm_contract
 from trtkit.serving.draft_length import AdaptiveDraftLength, DraftLength, Experience, FixedDraftLength
 from trtkit.serving.draft_target import DraftTargetRun, Generation
 from trtkit.serving.inner_llm import InnerLlm
-from trtkit.serving.kserve import Connection
+from trtkit.serving.kserve import Connection, Conversation
 from trtkit.serving.metrics import BLS_COUNTERS
 from trtkit.serving.tensor import Array
 from trtkit.serving.text import TextTokenizer
@@ -96,9 +96,19 @@ class DraftTarget:
         refuse_surely_too_long(request.text, self._tokenizer.longest_token_bytes, self._defaults)
         prompt_ids = self._tokenizer.encode(request.text, add_special_tokens=self._add_special_tokens)
         refuse_too_long(len(prompt_ids), request.max_tokens, self._defaults)
-        target = self._llm(self._target_name, request)
-        draft_length = self._draft_length(request)
-        run = self._run(request, tuple(prompt_ids), target, draft_length)
+        with self._connection.converse() as conversation:
+            target = self._llm(self._target_name, request, conversation)
+            draft = self._llm(self._draft_name, request, conversation) if request.max_draft_len > 0 else None
+            draft_length = self._draft_length(request)
+            run = DraftTargetRun(self._generation(request, tuple(prompt_ids)), target, draft, draft_length)
+            self._tell(run, request, reply, target)
+        self._counters.add(_counts(run, len(prompt_ids)))
+        if isinstance(draft_length, AdaptiveDraftLength):
+            self._experience = draft_length.experience
+
+    def _tell(self, run: DraftTargetRun, request: ClientRequest, reply: Reply, target: InnerLlm) -> None:
+        """Send a run's pieces as they come, or at its end everything at once."""
+        prompt_ids = run.generation.prompt_ids
         stream = self._tokenizer.stream(skip_special_tokens=self._skip_special_tokens)
         cancellation = PolledCancellation(reply.is_cancelled, self._cancellation_period_s)
         texts = [stream.push(prompt_ids)] if request.includes_prompt else []
@@ -108,18 +118,11 @@ class DraftTarget:
             else:
                 texts.append(piece.text)
         token_ids = () if request.streaming else tuple(run.token_ids)
-        outputs = (
-            _piece_outputs("".join(texts), token_ids) | _final_outputs(run, len(prompt_ids)) | target.cache_figures
-        )
-        reply.send(outputs, final=True)
-        self._counters.add(_counts(run, len(prompt_ids)))
-        if isinstance(draft_length, AdaptiveDraftLength):
-            self._experience = draft_length.experience
+        figures = _final_outputs(run, len(prompt_ids)) | target.cache_figures
+        reply.send(_piece_outputs("".join(texts), token_ids) | figures, final=True)
 
-    def _run(
-        self, request: ClientRequest, prompt_ids: tuple[int, ...], target: InnerLlm, draft_length: DraftLength
-    ) -> DraftTargetRun:
-        generation = Generation(
+    def _generation(self, request: ClientRequest, prompt_ids: tuple[int, ...]) -> Generation:
+        return Generation(
             request_id=request.request_id,
             prompt_ids=prompt_ids,
             max_new_tokens=request.max_tokens,
@@ -128,18 +131,15 @@ class DraftTarget:
             sampling=request.sampling,
             rolling=self._defaults.rolling,
         )
-        drafts = request.max_draft_len > 0
-        draft = self._llm(self._draft_name, request) if drafts else None
-        return DraftTargetRun(generation, target, draft, draft_length)
 
     def _draft_length(self, request: ClientRequest) -> DraftLength:
         if request.adaptive:
             return AdaptiveDraftLength(request.max_draft_len, self._experience)
         return FixedDraftLength(request.max_draft_len)
 
-    def _llm(self, name: str, request: ClientRequest) -> InnerLlm:
+    def _llm(self, name: str, request: ClientRequest, conversation: Conversation) -> InnerLlm:
         return InnerLlm(
-            self._connection,
+            conversation,
             llm_contract(name, self._release),
             decoupled=self._decoupled,
             end_id=request.end_ids[0],

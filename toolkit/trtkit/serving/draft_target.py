@@ -71,7 +71,7 @@ class DraftTargetRun:
         draft_length: DraftLength,
         clock_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        self._generation = generation
+        self.generation = generation
         self._target = target
         self._draft = draft
         self._draft_length = draft_length
@@ -161,7 +161,7 @@ class DraftTargetRun:
 
     def _call(self, max_new_tokens: int, *, draft_ids: tuple[int, ...] = (), streaming: bool = False) -> LlmCall:
         self._num_calls += 1
-        generation = self._generation
+        generation = self.generation
         return LlmCall(
             request_id=f"{generation.request_id}-{self._num_calls}",
             prompt_ids=self._context.make_room(max_new_tokens),
@@ -178,18 +178,18 @@ class DraftTargetRun:
         kept = self._before_end(tuple(tokens))[: self._remaining()]
         self.token_ids.extend(kept)
         self._context.append(kept)
-        if len(kept) < len(tokens) and tokens[len(kept)] in self._generation.end_ids:
+        if len(kept) < len(tokens) and tokens[len(kept)] in self.generation.end_ids:
             self.stop("end_id")
         elif self._remaining() == 0:
             self.stop("length")
         return kept
 
     def _before_end(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        ends = (position for position, token in enumerate(tokens) if token in self._generation.end_ids)
+        ends = (position for position, token in enumerate(tokens) if token in self.generation.end_ids)
         return tokens[: next(ends, len(tokens))]
 
     def _remaining(self) -> int:
-        return self._generation.max_new_tokens - len(self.token_ids)
+        return self.generation.max_new_tokens - len(self.token_ids)
 
 
 def _outcome(draft_ids: Sequence[int], returned: tuple[int, ...]) -> Acceptance | None:

@@ -5,14 +5,13 @@ thread that begins a call and a thread that waits for another call's next respon
 a finished call's arrays are freed without Python's lock, which crashes the process.
 """
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from trtkit.serving.draft_target import LlmCall
-from trtkit.serving.kserve import Connection, ResponseStream, array_of, request_message
+from trtkit.serving.kserve import Conversation, array_of, request_message
 from trtkit.serving.tensor import Array, ModelContract, Outputs
 
 _SEED_STRIDE = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: neighbouring counts give seeds far apart
@@ -27,17 +26,15 @@ class InnerLlm:
     """
 
     def __init__(
-        self, connection: Connection, contract: ModelContract, *, decoupled: bool, end_id: int, pad_id: int
+        self, conversation: Conversation, contract: ModelContract, *, decoupled: bool, end_id: int, pad_id: int
     ) -> None:
-        self._connection = connection
+        self._conversation = conversation
         self._contract = contract
         names = {tensor.name for tensor in contract.inputs}
         self._min_tokens = "min_tokens" if "min_tokens" in names else "min_length"
         self._seed_name = "seed" if "seed" in names else "random_seed"
         self._decoupled = decoupled
         self._ends = {"end_id": end_id, "pad_id": pad_id}
-        self._under_way: dict[str, ResponseStream] = {}
-        self._changing = threading.Lock()
         self.cache_figures: dict[str, Array] = {}
 
     def generate(self, call: LlmCall) -> Iterator[tuple[int, ...]]:
@@ -54,24 +51,14 @@ class InnerLlm:
             **call.sampling,
             **self._seed(call),
         }
-        responses = self._connection.stream(request_message(self._contract, values, request_id=call.request_id))
-        with self._changing:
-            self._under_way[call.request_id] = responses
-        try:
-            for outputs in responses:
-                self._note_cache(outputs)
-                length = int(array_of(outputs, "sequence_length").reshape(-1)[0])
-                yield tuple(array_of(outputs, "output_ids").reshape(-1)[:length].tolist())
-        finally:
-            with self._changing:
-                del self._under_way[call.request_id]
+        for outputs in self._conversation.ask(request_message(self._contract, values, request_id=call.request_id)):
+            self._note_cache(outputs)
+            length = int(array_of(outputs, "sequence_length").reshape(-1)[0])
+            yield tuple(array_of(outputs, "output_ids").reshape(-1)[:length].tolist())
 
     def stop(self, request_id: str) -> None:
-        """Cancel the call with this id; its iterator ends."""
-        with self._changing:
-            responses = self._under_way.get(request_id)
-        if responses is not None:
-            responses.cancel()
+        """Cancel the call under way; its iterator ends, and the answer's conversation with it."""
+        self._conversation.cancel()
 
     def _seed(self, call: LlmCall) -> dict[str, int]:
         """After an eviction positions repeat, and with them the random numbers of a seed: give each stretch its own."""

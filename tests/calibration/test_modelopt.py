@@ -7,18 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calibrated import SAMPLES, run_pass
+from calibrated import SAMPLES, random_samples, run_pass
 from converted import read_config, read_ranks
 from safetensors.torch import load_file
-from tiny import tiny_checkpoint
+from tiny import FAMILIES, tiny_checkpoint
 from trtkit.calibration.modelopt_checkpoint import ModeloptOptions, quantize_with_modelopt, quantized_model
+from trtkit.calibration.run import CalibrationOptions, calibrate
 from trtkit.calibration.samples import SampleOptions, make_samples
-from trtkit.calibration.texts import shipped_texts
+from trtkit.calibration.texts import CalibrationText, shipped_texts
 from trtkit.checking.subjects.trtllm_checkpoint import read_trtllm_checkpoint
+from trtkit.conversion.convert import convert_to
+from trtkit.conversion.options import ConversionOptions
 from trtkit.errors import InputError, MissingToolError
 from trtkit.progress import Progress, silent
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "gpt2", "mixtral", "qwen3_moe")
+LONGER = random_samples({"first": 70, "second": 60})
 WIDE: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 256}
 
 
@@ -89,6 +92,33 @@ def test_its_scales_pass_the_audit_and_are_ours(family: str, tmp_path: Path) -> 
         stem = f"transformer.layers.{record.layer}.attention."
         theirs = np.frombuffer(tensors[f"{stem}kv_cache_scaling_factor"][2], np.float32)[0]
         assert theirs == pytest.approx(max(record.keys.amax, record.values.amax) / 448, rel=1e-6)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2"])
+def test_a_conversion_with_our_file_holds_the_scales_that_modelopt_exports(family: str, tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf", family, "bfloat16", **WIDE)
+    texts = [CalibrationText(sample.name, token_ids=sample.token_ids) for sample in LONGER]
+    calibrate(folder, tmp_path / "calibration", CalibrationOptions("bfloat16"), texts)
+    path = tmp_path / "calibration" / "calibration.json"
+    ours = ConversionOptions(dtype="bfloat16", quantization="fp8", kv_cache_dtype="fp8", calibration=path)
+    convert_to(folder, tmp_path / "ours", ours)
+    # In the order of the calibration's shuffle nothing but the maxima could differ, and they do not depend on order.
+    quantize_with_modelopt(folder, LONGER, tmp_path / "theirs", ModeloptOptions("fp8", fp8_kv_cache=True))
+    mine, theirs = read_ranks(tmp_path / "ours")[0], read_ranks(tmp_path / "theirs")[0]
+    names = [name for name in mine if name.endswith("scaling_factor") and name in theirs]
+    assert len(names) == 3 * (5 * 2 + 1), "per layer: weight and input of qkv, dense, fc, gate, proj; the cache"
+    for name in names:
+        # modelopt gives gate and up, which a fused MLP multiplies at once, the larger of their weight scales.
+        shared = {
+            name.replace("mlp.fc.weights", "mlp.gate.weights"),
+            name.replace("mlp.gate.weights", "mlp.fc.weights"),
+        }
+        expected = max(scale_in(mine, other) for other in shared)
+        assert scale_in(theirs, name) == pytest.approx(expected, rel=1e-6), name
+
+
+def scale_in(tensors: dict[str, Any], name: str) -> float:
+    return float(np.frombuffer(tensors[name][2], np.float32)[0])
 
 
 def test_scales_reach_every_rank_and_stage(tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ from trtkit.config.presets import presets
 from trtkit.config.schema import BuildConfig
 from trtkit.conversion.trtllm_config import checkpoint_config
 from trtkit.engines.cache import engine_key
+from trtkit.engines.requested_spec import engine_spec
 from trtkit.errors import InputError
 from trtkit.pipeline.dry_run import dry_run
 from trtkit.pipeline.run import BuildOptions, prepare
-from trtkit.pipeline.stages import BuildRequest, conversion_options, engine_spec
+from trtkit.pipeline.stages import BuildRequest, conversion_options
 
 Changes = dict[str, Any]
 ALONE: Changes = {"draft": None, "speculation": {"kind": "none"}}
@@ -225,7 +226,7 @@ def _checkpoints(request: BuildRequest) -> list[Any]:
     for role, model in request.config.models.items():
         source = read_model_spec(request.inputs[role].folder)
         made.append(checkpoint_config(source, conversion_options(model, request.config)))
-        spec = engine_spec(role, request.config)
+        spec = engine_spec(role, request.config, request.sm)
         made.append(engine_key("content", spec, request.release, spec.sm))
     return made
 

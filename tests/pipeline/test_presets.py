@@ -15,9 +15,10 @@ from trtkit.config.schema import BuildConfig
 from trtkit.conversion.trtllm_config import checkpoint_config
 from trtkit.engines.inspect import read_engine
 from trtkit.engines.release import find_release
+from trtkit.engines.requested_spec import engine_spec
 from trtkit.pipeline.dry_run import PlannedStage, dry_run
 from trtkit.pipeline.run import BuildOptions
-from trtkit.pipeline.stages import conversion_options, engine_spec
+from trtkit.pipeline.stages import conversion_options, gpu_sm
 from trtkit.repository.pbtxt import parse_pbtxt
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "engines" / "presets"
@@ -80,7 +81,7 @@ def test_the_release_itself_builds_what_the_preset_asks_for(
     """The planned command, run by the contract checker of the preset's release on the preset's GPU."""
     config = load_config(presets()[name])
     for role in config.models:
-        spec = engine_spec(role, config)
+        spec = engine_spec(role, config, gpu_sm(config))
         assert spec.sm is not None
         stage = next(stage for stage in plan(name, cache) if stage.stage == f"engine {role}")
         _write_checkpoint(tmp_path / "checkpoints" / role, role, config, cache)

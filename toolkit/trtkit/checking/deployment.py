@@ -11,8 +11,9 @@ from trtkit.checkpoints.model_spec import ModelSpec
 from trtkit.checkpoints.pair import TokenizerDifference, compare_tokenizers
 from trtkit.checkpoints.tokenizer import TokenizerSpec
 from trtkit.config.schema import BuildConfig, DraftTarget
-from trtkit.doctor import inspect_machine
+from trtkit.doctor import Machine, inspect_machine
 from trtkit.engines.release import Release, find_release
+from trtkit.engines.requested_spec import engine_spec
 from trtkit.engines.spec import EngineSpec
 from trtkit.findings import Finding
 from trtkit.planning.gpus import GpuModel, find_gpu
@@ -50,31 +51,21 @@ class Deployment:
 
     def engine_spec(self, role: str) -> EngineSpec:
         """The engine that this role is built as."""
-        config = self.config
-        return EngineSpec(
-            max_batch_size=config.limits.max_batch_size,
-            max_input_len=config.limits.max_input_len,
-            max_seq_len=config.limits.max_seq_len,
-            max_draft_len=config.max_draft_len if role == "target" else 0,
-            block_size=config.kv_cache.block_size,
-            kv_dtype=config.kv_cache.dtype,
-            quantization=config.models[role].quantization,
-            reuse=config.kv_cache.reuse,
-            attention_sinks=self.engine_sinks and role == "target",
-            speculates=self.speculation is not None,
-            sm=self.gpu.sm if self.gpu else None,
-        )
+        return engine_spec(role, self.config, self.gpu.sm if self.gpu else None)
 
     def outcome(self, role: str) -> Outcome:
         """What trtllm-build and the runtime make of this role's engine."""
         return build_outcome(self.engine_spec(role))
 
 
-def resolve_backend(config: BuildConfig) -> ResolvedBackend:
-    """`auto` takes engine where a GPU and TensorRT-LLM with the engine flow are present, and reference elsewhere."""
+def resolve_backend(config: BuildConfig, machine: Machine | None = None) -> ResolvedBackend:
+    """`auto` takes engine where a GPU and TensorRT-LLM with the engine flow are present, and reference elsewhere.
+
+    machine: None looks at this one, where that decides. Checks and builds both ask here.
+    """
     if config.backend != "auto":
         return config.backend
-    return "engine" if inspect_machine().allows["engine"].possible else "reference"
+    return "engine" if (machine or inspect_machine()).allows["engine"].possible else "reference"
 
 
 def gather(config: BuildConfig, folders: Mapping[str, Path]) -> tuple[Deployment, list[Finding]]:

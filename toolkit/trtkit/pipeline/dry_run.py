@@ -10,11 +10,12 @@ from trtkit.checkpoints.model_spec import read_model_spec
 from trtkit.config.schema import BuildConfig
 from trtkit.conversion.report import MANIFEST_NAME
 from trtkit.engines.inspect import EngineInfo
+from trtkit.engines.requested_spec import engine_spec
 from trtkit.pipeline.engine_backend import planned_command
 from trtkit.pipeline.launch import FOLDER, launch_texts
 from trtkit.pipeline.llmapi_backend import llmapi_repository
 from trtkit.pipeline.run import BuildOptions, prepare, repository_files
-from trtkit.pipeline.stages import BuildRequest, Stage, engine_spec, plan_stages
+from trtkit.pipeline.stages import BuildRequest, Stage, plan_stages
 from trtkit.pipeline.tokenizer import tokenizer_files
 from trtkit.progress import OnProgress, silent
 

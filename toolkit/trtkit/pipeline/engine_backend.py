@@ -1,22 +1,15 @@
-"""The backend `engine` of a build: when it is chosen, the tools it takes, its jobs and commands. Runs nothing."""
+"""The backend `engine` of a build: the tools it takes, its jobs and commands. Runs nothing."""
 
 from pathlib import Path
 
-from trtkit.config.schema import Backend, BuildConfig
 from trtkit.doctor import Machine
 from trtkit.engines.build import BuildTools, EngineJob
 from trtkit.engines.build_args import BuildPaths, build_command
+from trtkit.engines.requested_spec import engine_spec
 from trtkit.engines.runner import RunnerName, choose_runner
 from trtkit.engines.workers import HostRoom
 from trtkit.errors import MissingToolError
-from trtkit.pipeline.stages import BuildRequest, engine_spec
-
-
-def choose_backend(config: BuildConfig, machine: Machine) -> Backend:
-    """`auto` as engine where a GPU and TensorRT-LLM's engine flow are present, else as reference."""
-    if config.backend != "auto":
-        return config.backend
-    return "engine" if machine.allows["engine"].possible else "reference"
+from trtkit.pipeline.stages import BuildRequest
 
 
 def find_tools(request: BuildRequest, machine: Machine, runner: RunnerName, cache: Path) -> BuildTools:

@@ -10,10 +10,11 @@ from typing import Any
 from trtkit import __version__
 from trtkit.artifacts import write_text
 from trtkit.builds import MANIFEST, SCHEMA
+from trtkit.engines.requested_spec import engine_spec
 from trtkit.engines.spec import EngineSpec
 from trtkit.findings import Finding
 from trtkit.pipeline.launch import server_launch
-from trtkit.pipeline.stages import BuildRequest, engine_spec
+from trtkit.pipeline.stages import BuildRequest
 
 _PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "numpy", "tritonclient", "nvidia-pytriton")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from trtkit.artifacts import is_complete, read_record, stage_output
 from trtkit.checking import check_config
+from trtkit.checking.deployment import resolve_backend
 from trtkit.checkpoints.source import resolve_checkpoint
 from trtkit.checkpoints.stop_ids import read_stop_ids
 from trtkit.config.schema import BuildConfig
@@ -16,11 +17,12 @@ from trtkit.doctor import inspect_machine
 from trtkit.engines.build import BuildTools, build_engine
 from trtkit.engines.inspect import EngineInfo, read_engine
 from trtkit.engines.reference import write_reference_engine
+from trtkit.engines.requested_spec import engine_spec
 from trtkit.engines.runner import RunnerName
 from trtkit.errors import BuildError, InputError
 from trtkit.findings import Finding, refuse_errors
 from trtkit.launch.files import SERVE
-from trtkit.pipeline.engine_backend import choose_backend, engine_job, find_tools
+from trtkit.pipeline.engine_backend import engine_job, find_tools
 from trtkit.pipeline.inputs import digest_input
 from trtkit.pipeline.launch import FOLDER, write_launch
 from trtkit.pipeline.llmapi_backend import llmapi_repository
@@ -30,7 +32,6 @@ from trtkit.pipeline.stages import (
     Stage,
     StageName,
     conversion_options,
-    engine_spec,
     find_calibrations,
     gpu_sm,
     plan_stages,
@@ -92,7 +93,7 @@ def prepare(
     InputError with every finding that makes the deployment impossible.
     """
     machine = inspect_machine()
-    resolved = config.model_copy(update={"backend": choose_backend(config, machine)})
+    resolved = config.model_copy(update={"backend": resolve_backend(config, machine)})
     folders = {
         role: resolve_checkpoint(model.checkpoint, options.cache, model.revision)
         for role, model in config.models.items()
@@ -203,7 +204,7 @@ def _calibration_error(error: InputError, role: str, request: BuildRequest) -> I
 def _reference_engine(role: str, request: BuildRequest) -> Callable[[Path], None]:
     def run(scratch: Path) -> None:
         write_reference_engine(
-            engine_spec(role, request.config),
+            engine_spec(role, request.config, request.sm),
             _converted(role, request),
             scratch,
             request.out / "engines" / role,

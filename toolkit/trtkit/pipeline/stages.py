@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from trtkit import __version__
 from trtkit.artifacts import key_of, sha256_of
-from trtkit.config.schema import BuildConfig, DraftTarget, Model
+from trtkit.config.schema import BuildConfig, Model
 from trtkit.conversion.options import ConversionOptions
 from trtkit.engines.release import Release, find_release
-from trtkit.engines.spec import EngineSpec
+from trtkit.engines.requested_spec import engine_spec
 from trtkit.errors import InputError
 from trtkit.pipeline.inputs import CheckpointInput
 from trtkit.planning.gpus import find_gpu
@@ -80,28 +80,6 @@ def gpu_sm(config: BuildConfig, machine_sm: int | None = None) -> int | None:
     """The SM of the GPU that the YAML names, else this machine's."""
     named = find_gpu(config.gpu.name) if config.gpu else None
     return named.sm if named else machine_sm
-
-
-def engine_spec(role: str, config: BuildConfig, sm: int | None = None) -> EngineSpec:
-    """The limits and features of one engine.
-
-    Both models get the same lengths; only the target verifies drafts (facts 5.1).
-    """
-    sinks, speculation = config.attention_sinks, config.speculation
-    return EngineSpec(
-        max_batch_size=config.limits.max_batch_size,
-        max_input_len=config.limits.max_input_len,
-        max_seq_len=config.limits.max_seq_len,
-        max_draft_len=config.max_draft_len if role == "target" else 0,
-        block_size=config.kv_cache.block_size,
-        kv_dtype=config.kv_cache.dtype,
-        quantization=config.models[role].quantization,
-        reuse=config.kv_cache.reuse,
-        attention_sinks=sinks is not None and sinks.strategy == "engine",
-        speculates=config.draft is not None,
-        generation_logits=isinstance(speculation, DraftTarget) and speculation.acceptance == "logits",
-        sm=gpu_sm(config, sm),
-    )
 
 
 def plan_stages(request: BuildRequest) -> list[Stage]:

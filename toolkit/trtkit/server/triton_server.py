@@ -11,6 +11,7 @@ from trtkit.errors import InputError, ServerError
 from trtkit.progress import OnProgress, silent
 from trtkit.server.backends import compiled_shims, prepare_backends
 from trtkit.server.endpoints import Endpoints, free_endpoints, refuse_busy
+from trtkit.server.gpu_build import refuse_gpu_build
 from trtkit.server.incarnation import Crashed, Incarnation, crashed_for_good
 from trtkit.server.installation import TritonInstallation, find_installation
 from trtkit.server.launch import ServerFolders, ServerOptions, load_order, server_command, server_environment
@@ -80,9 +81,10 @@ class TritonServer:
     def start(self) -> None:
         """Start, load every model, begin to watch. Returns when all models answer.
 
-        Raises MissingToolError without a usable Triton, InputError for a busy port or a build that is being served,
-        ServerError with the server's own words when it, or a model, does not come up.
+        Raises MissingToolError without a usable Triton or for a build for GPUs, InputError for a busy port or a build
+        that is being served, ServerError with the server's own words when it, or a model, does not come up.
         """
+        refuse_gpu_build(self.folders.build)
         installation = self._installation or find_installation()
         self._refuse_second_server()
         refuse_busy(self.endpoints)

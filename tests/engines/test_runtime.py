@@ -105,3 +105,9 @@ def test_an_engine_of_another_version_is_explained(info: EngineInfo, monkeypatch
     install(monkeypatch, None)
     with pytest.raises(BuildError, match=r"TensorRT 10\.14\.1\.48 cannot open rank0\.engine"):
         summarise_engine(info)
+
+
+def test_a_reference_engine_has_nothing_to_open(info: EngineInfo) -> None:
+    with pytest.raises(InputError, match="executes /checkpoint") as error:
+        summarise_engine(dataclasses.replace(info, checkpoint=Path("/checkpoint")))
+    assert error.value.code == "ENGINE-REFERENCE"

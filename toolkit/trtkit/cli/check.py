@@ -1,5 +1,9 @@
 """`trtkit check`."""
 
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
 import click
 from rich.console import Group
 from rich.table import Table
@@ -8,6 +12,9 @@ from trtkit.checking.report import CheckReport
 from trtkit.checking.target import CheckOptions, check_target
 from trtkit.cli.environment import cache_directory
 from trtkit.cli.output import Output, with_output
+from trtkit.engines.inspect import read_engine
+from trtkit.engines.runtime import RankSummary, can_open, summarise_engine
+from trtkit.errors import InputError
 
 
 @click.command()
@@ -15,16 +22,52 @@ from trtkit.cli.output import Output, with_output
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Instead of the YAML's; may be repeated.")
 @click.option("--strict", is_flag=True, help="Warnings fail too.")
 @click.option("--ignore", multiple=True, metavar="CODE", help="Leave out this finding; may be repeated.")
+@click.option(
+    "--open/--no-open",
+    "opened",
+    default=None,
+    help="Open an engine with TensorRT: its layers, precisions and memory. Default: where TensorRT is installed.",
+)
 @with_output
-def command(output: Output, target: str, overrides: tuple[str, ...], strict: bool, ignore: tuple[str, ...]) -> int:
+def command(output: Output, target: str, overrides: tuple[str, ...], opened: bool | None, **choices: Any) -> int:
     """Say what is impossible about TARGET, and why, before any work.
 
     TARGET is a build YAML, a Hugging Face or TensorRT-LLM checkpoint, an engine directory, a Triton model repository
     or a build directory. Exits with 2 when there are errors.
     """
-    report = check_target(target, CheckOptions(cache_directory(), overrides, strict, ignore))
-    output.result(report.as_dict(), render(report, target))
+    report = check_target(target, CheckOptions(cache_directory(), overrides, choices["strict"], choices["ignore"]))
+    ranks = _open(report, target, opened)
+    document = report.as_dict() | ({"engine": [asdict(rank) for rank in ranks]} if ranks else {})
+    found = render(report, target)
+    output.result(document, Group(found, *map(render_rank, ranks)) if ranks else found)
     return 0 if report.ok else 2
+
+
+def _open(report: CheckReport, target: str, demanded: bool | None) -> list[RankSummary]:
+    """What TensorRT finds in an engine directory; None opens one that is sound, where TensorRT is installed."""
+    if demanded and report.kind != "engine":
+        raise InputError(
+            f"--open is for an engine directory; {target} is a {report.kind}", "leave out --open", code="CHECK-OPEN"
+        )
+    if report.kind != "engine" or demanded is False:
+        return []
+    info = read_engine(Path(target).expanduser())
+    if demanded or (report.ok and info.checkpoint is None and can_open()):
+        return summarise_engine(info)
+    return []
+
+
+def render_rank(rank: RankSummary) -> Table:
+    """What one rank's engine holds."""
+    table = Table(title=f"rank {rank.rank}", title_justify="left", box=None, pad_edge=False, show_header=False)
+    table.add_row("file", f"{rank.file_bytes / 2**20:,.1f} MiB")
+    table.add_row("activations", f"{rank.device_bytes / 2**20:,.1f} MiB of GPU memory for each context")
+    table.add_row("layers", ", ".join(f"{count} x {kind}" for kind, count in rank.layers.items()))
+    detail = "not recorded (built without detailed verbosity)"
+    table.add_row("outputs", ", ".join(f"{count} x {kind}" for kind, count in rank.precisions.items()) or detail)
+    for name, form in rank.tensors.items():
+        table.add_row("tensor", _plain(f"{name} {form}"))
+    return table
 
 
 def render(report: CheckReport, target: str) -> Group | str:

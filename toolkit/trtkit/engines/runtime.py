@@ -3,6 +3,7 @@
 Everything else reads config.json; this needs the release that built the engine, and its GPU.
 """
 
+import importlib.util
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtkit.engines.inspect import EngineInfo, check_rank_files
-from trtkit.errors import BuildError, MissingToolError
+from trtkit.errors import BuildError, InputError, MissingToolError
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,24 @@ class RankSummary:
     tensors: Mapping[str, str]
 
 
+def can_open() -> bool:
+    """Whether TensorRT and TensorRT-LLM are installed here; imports neither."""
+    return all(importlib.util.find_spec(name) is not None for name in ("tensorrt", "tensorrt_llm"))
+
+
 def summarise_engine(info: EngineInfo) -> list[RankSummary]:
     """Open every rank's engine of `info`.
 
-    Raises MissingToolError when TensorRT or TensorRT-LLM is not installed, InputError when rank files are missing,
-    BuildError when TensorRT refuses an engine (another version or GPU).
+    Raises MissingToolError when TensorRT or TensorRT-LLM is not installed, InputError when rank files are missing or
+    it is a reference engine, BuildError when TensorRT refuses an engine (another version or GPU).
     """
+    if info.checkpoint is not None:
+        raise InputError(
+            f"a reference engine has no engine file; it executes {info.checkpoint}",
+            "check that checkpoint, or leave out --open",
+            code="ENGINE-REFERENCE",
+            where=str(info.folder),
+        )
     check_rank_files(info)
     trt = _import_tensorrt(info.version)
     return [_summarise(trt, info, rank) for rank in range(info.world_size)]

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from tiny import tiny_checkpoint
 from trtkit.builds import open_build
+from trtkit.checking.folder_checks import check_build
 from trtkit.config.load import load_config
 from trtkit.doctor import inspect_machine
 from trtkit.doctor.facts import GpuDevice, GpuDriver
@@ -295,6 +296,14 @@ def test_a_build_for_the_llm_api_needs_no_conversion_and_no_gpu(site: Site) -> N
     }
     container = (report.out / "launch" / "serve-container.sh").read_text()
     assert f"{site.folder}/target:{site.folder}/target:ro" in container
+
+
+def test_a_build_for_the_llm_api_is_checked_for_what_it_holds(site: Site) -> None:
+    report = site.build("backend=llmapi", "draft.tensor_parallel=2", "kv_cache.reuse=false")
+    errors = {finding.code for finding in check_build(report.out) if finding.severity == "error"}
+    assert errors == {"RUN-RUNTIME"}, "this machine has no TensorRT-LLM, and nothing else is amiss"
+    (report.out / "launch" / "serve.sh").unlink()
+    assert "REPO-PROGRAM" in {finding.code for finding in check_build(report.out)}
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from trtkit.errors import InputError
 from trtkit.findings import Finding
 
 FOREIGN_FORMAT = "CKPT-QUANT"
+_CONVERTS_NOTHING = "llmapi"  # the LLM API reads the Hugging Face checkpoint
 
 
 def check_hf_checkpoint(folder: Path) -> list[Finding]:
@@ -77,7 +78,7 @@ def check_build(folder: Path) -> list[Finding]:
         return [finding_of(error, str(folder)), *_parts(folder, ())]
     return [
         *check_config(_as_built(build), _sources(build), where=str(folder / "manifest.json")),
-        *_parts(folder, tuple(build.config.models)),
+        *_parts(folder, () if build.manifest["backend"] == _CONVERTS_NOTHING else tuple(build.config.models)),
         *check_machine(inspect_machine(), build),
     ]
 
@@ -115,7 +116,7 @@ def _sources(build: Build) -> dict[str, Path]:
 
 
 def _parts(folder: Path, roles: tuple[str, ...]) -> list[Finding]:
-    """The findings of every part of a build directory; a part that is missing is one."""
+    """The findings of every part of a build directory; a part that is missing is one. roles: the models converted."""
     findings: list[Finding] = []
     for role in roles:
         findings += check_trtllm_checkpoint(folder / "checkpoints" / role)

@@ -33,8 +33,11 @@ def _no_version(repository: Repository) -> Iterable[Hit]:
 
 
 def _no_program(repository: Repository) -> Iterable[Hit]:
+    # The llmapi model's program is NVIDIA's; the script that starts the build copies it out of the image.
+    is_copied = (repository.base / "launch" / "serve.sh").is_file()
     for model in _models(repository):
-        if model.backend == "python" and model.versions and not model.has_program:
+        is_llmapi = model.llm is not None and is_copied
+        if model.backend == "python" and model.versions and not model.has_program and not is_llmapi:
             yield hit(model.folder.name, model=model.name)
 
 

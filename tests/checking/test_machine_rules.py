@@ -18,7 +18,8 @@ GIB = 1 << 30
 
 def build_of(folder: Path, backend: str = "engine", version: str = "1.2.1", **changes: Any) -> Build:
     """A build directory with nothing in it but its manifest."""
-    yaml = {"backend": backend, "tensorrt_llm": version, **{k.replace("__", "."): v for k, v in changes.items()}}
+    basis = {"backend": backend, "tensorrt_llm": version, "gpu.count": 1}
+    yaml = basis | {k.replace("__", "."): v for k, v in changes.items()}
     document = {
         "schema": "trtkit.manifest/1",
         "backend": backend,
@@ -65,6 +66,13 @@ def test_engines_need_a_runtime(tmp_path: Path) -> None:
 def test_every_rank_needs_a_gpu(tmp_path: Path) -> None:
     assert codes(gpu_box(H100), build_of(tmp_path, target__tensor_parallel=2)) == {"RUN-GPUS"}
     assert codes(gpu_box(H100, H100), build_of(tmp_path, target__tensor_parallel=2)) == set()
+
+
+def test_a_draft_with_a_gpu_of_its_own_needs_that_too(tmp_path: Path) -> None:
+    apart = {"draft": {"checkpoint": "d"}, "speculation": {"kind": "draft_target"}, "gpu__count": 2}
+    assert codes(gpu_box(H100), build_of(tmp_path, **apart)) == {"RUN-GPUS"}
+    assert codes(gpu_box(H100, H100), build_of(tmp_path, **apart)) == set()
+    assert codes(gpu_box(H100), build_of(tmp_path, "llmapi", **apart)) == set()
 
 
 def test_a_reference_build_needs_what_serves_it(tmp_path: Path) -> None:

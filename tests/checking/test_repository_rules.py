@@ -177,6 +177,10 @@ CASES: dict[str, tuple[Edit, Edit]] = {
         parameter(LLM, "exclude_input_in_output", "true"),
         parameter(LLM, "exclude_input_in_output", "false"),
     ),
+    "REPO-DEVICES": (
+        all_of(as_engine, parameter(LLM, "gpu_device_ids", "0,1")),
+        all_of(as_engine, parameter(LLM, "gpu_device_ids", "3")),
+    ),
     "REPO-FRACTION": (
         all_of(as_engine, parameter(LLM, FRACTION, "0.9"), parameter(DRAFT, FRACTION, "0.9")),
         all_of(

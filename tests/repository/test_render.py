@@ -137,6 +137,15 @@ def test_two_models_share_one_gpu_unless_told_otherwise() -> None:
     assert parameters(render(config(draft=None, speculation=None)), "tensorrt_llm")[key] == "0.9"
 
 
+@pytest.mark.parametrize(("count", "draft", "fraction"), [(8, "4", "0.9"), (4, "0", "0.45")])
+def test_a_draft_has_a_gpu_of_its_own_where_there_are_enough(count: int, draft: str, fraction: str) -> None:
+    gpu = {"gpu": {"name": "h100-sxm-80gb", "count": count}, "target": {"checkpoint": "t", "tensor_parallel": 4}}
+    of_target, of_draft = (parameters(render(config(**gpu)), name) for name in ("tensorrt_llm", "tensorrt_llm_draft"))
+    assert (of_target["gpu_device_ids"], of_draft["gpu_device_ids"]) == ("0,1,2,3", draft)
+    for written in (of_target, of_draft):
+        assert written["kv_cache_free_gpu_mem_fraction"] == fraction
+
+
 def test_devices_are_named_only_for_a_known_gpu() -> None:
     gpu = {"gpu": {"name": "h100-sxm-80gb", "count": 4}, "target": {"checkpoint": "t", "tensor_parallel": 4}}
     assert parameters(render(config(**gpu)), "tensorrt_llm")["gpu_device_ids"] == "0,1,2,3"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from trtkit.checkpoints.model_spec import ModelSpec
 from trtkit.config.schema import BuildConfig, DraftTarget
+from trtkit.engines.placement import place
 from trtkit.planning.gpus import GpuModel
 from trtkit.planning.host import ConvertedModel, HostNeed, host_need
 from trtkit.planning.kv_cache import KvPolicy, heavy_hitters
@@ -92,7 +93,7 @@ class Plan:
 def make_plan(config: BuildConfig, specs: Mapping[str, ModelSpec], given: PlanInput) -> Plan:
     """Predict a deployment. `specs` has every role of the config."""
     models = {role: model_plan(role, specs[role], config) for role in config.models}
-    shared = _shares_gpus(config, models)
+    shared = place(config).shared
     groups = tuple(models.values()) if shared else (models["target"],)
     engines = config.backend in ("engine", "auto")
     converted = [ConvertedModel(model.spec, model.weights, model.rank_bytes) for model in models.values()]
@@ -107,14 +108,6 @@ def make_plan(config: BuildConfig, specs: Mapping[str, ModelSpec], given: PlanIn
         rolling=rolling_cost(config, models["target"], given.gpu),
         host=host_need(converted, engines=engines),
     )
-
-
-def _shares_gpus(config: BuildConfig, models: Mapping[str, ModelPlan]) -> bool:
-    """Whether the draft has to live on the target's GPUs because there are not enough for both."""
-    if len(models) < 2:
-        return False
-    count = config.gpu.count if config.gpu else 1
-    return sum(model.split.num_ranks for model in models.values()) > count
 
 
 def _fit(given: PlanInput, models: Sequence[ModelPlan], policy: KvPolicy | None) -> Fit | None:

@@ -7,11 +7,14 @@ from trtkit.config.schema import BuildConfig, DraftTarget
 
 @dataclass(frozen=True)
 class LlmPlacement:
-    """Where one engine lies and what it may use: kv_fraction is of the GPU memory that is free when it loads."""
+    """Where one engine lies and what it may use.
+
+    kv_fraction is of the GPU memory that is free when it loads. devices: the GPU of each rank, by number.
+    """
 
     engine_dir: str
     kv_fraction: float
-    world_size: int
+    devices: tuple[int, ...]
 
 
 def llm_parameters(config: BuildConfig, placement: LlmPlacement) -> dict[str, str]:
@@ -49,7 +52,7 @@ def _gpu_parameters(config: BuildConfig, placement: LlmPlacement) -> dict[str, s
     """Devices, and draft logits over MPI, which only a GPU has."""
     parameters = {}
     if config.gpu is not None:
-        parameters["gpu_device_ids"] = ",".join(map(str, range(placement.world_size)))
+        parameters["gpu_device_ids"] = ",".join(map(str, placement.devices))
     if isinstance(config.speculation, DraftTarget) and config.speculation.acceptance == "logits":
         parameters["speculative_decoding_fast_logits"] = "false"
     return parameters

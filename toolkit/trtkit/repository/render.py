@@ -7,6 +7,7 @@ from pathlib import Path
 from trtkit.artifacts import write_text
 from trtkit.config.schema import BuildConfig
 from trtkit.engines.inspect import EngineInfo
+from trtkit.engines.placement import place
 from trtkit.errors import InputError
 from trtkit.repository.ensemble import ensemble_steps
 from trtkit.repository.llm_parameters import LlmPlacement, llm_parameters
@@ -44,8 +45,9 @@ def render_repository(
     """Every file of the model repository: relative path -> text.
 
     `engines` has "target", and "draft" where the config has one. kv_fractions are the shares of free GPU memory by
-    role; the default leaves each of two models on one GPU less than half. Paths inside the files are relative to the
-    build directory. Raises InputError for what trtkit's Triton models do not serve.
+    role; by default each of two models that share a GPU has less than half, and one with GPUs of its own has 0.9.
+    Paths inside the files are relative to the build directory. Raises InputError for what trtkit's Triton models do
+    not serve.
     """
     _refuse_unserved(config, engines)
     placements = _placements(config, engines, kv_fractions or {})
@@ -105,13 +107,14 @@ def _refuse_unserved(config: BuildConfig, engines: Mapping[str, EngineInfo]) -> 
 def _placements(
     config: BuildConfig, engines: Mapping[str, EngineInfo], kv_fractions: Mapping[str, float]
 ) -> dict[str, LlmPlacement]:
+    placed = place(config)
     # The fraction is of the memory that is free at load; NVIDIA's guide keeps each of two at or below a half.
-    default_fraction = 0.45 if len(engines) > 1 else 0.9
+    default_fraction = 0.45 if placed.shared else 0.9
     return {
         model: LlmPlacement(
             engine_dir=ENGINE_DIRS[model],
             kv_fraction=kv_fractions.get(role, default_fraction),
-            world_size=engines[role].world_size,
+            devices=placed.devices[role],
         )
         for model, role in ((TARGET, "target"), (DRAFT, "draft"))
         if role in engines

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from trtkit.checking.rule import Hit, Rule, hit
 from trtkit.checking.subjects.build import BuiltFor
 from trtkit.doctor import Machine
+from trtkit.engines.placement import place
 from trtkit.engines.release import find_release
 
 MIN_OPEN_FILES = 4096
@@ -61,8 +62,10 @@ def _other_sm(built: BuiltFor) -> Iterable[Hit]:
 
 def _too_few_gpus(built: BuiltFor) -> Iterable[Hit]:
     here = len(built.machine.gpu.devices) if built.machine.gpu else 0
-    models = built.build.config.models.values()
-    needed = max(model.tensor_parallel * model.pipeline_parallel for model in models)
+    target = built.build.config.target
+    # The LLM API runs the draft on the target's ranks.
+    own = target.tensor_parallel * target.pipeline_parallel
+    needed = place(built.build.config).num_gpus if built.backend == "engine" else own
     if built.backend in _ENGINE_RUNTIMES and 0 < here < needed:
         yield hit("gpu", needed=needed, here=here)
 
@@ -211,9 +214,9 @@ BUILT_RULES: tuple[Rule[BuiltFor], ...] = (
         code="RUN-GPUS",
         severity="error",
         looks_at="build",
-        when="a model has more ranks than this machine has GPUs",
-        cause="a model has {needed} ranks, this machine has {here} GPUs",
-        fix="serve it on a machine with {needed} GPUs, or build with less parallelism",
+        when="the build runs on more GPUs than this machine has",
+        cause="the build was placed on {needed} GPUs, this machine has {here}",
+        fix="serve it on a machine with {needed} GPUs, or build with less parallelism or a smaller gpu.count",
         source="mapping.py: one GPU per rank",
         find=_too_few_gpus,
         example=hit("gpu", needed=4, here=1),

@@ -105,6 +105,15 @@ def _share_a_gpu(one: TritonModel, other: TritonModel) -> bool:
     return bool(devices[0] & devices[1])
 
 
+def _devices(repository: Repository) -> Iterable[Hit]:
+    """GPU lists, one for each instance, that do not name a GPU of its own for every rank."""
+    for model, engine in _with_engine(repository):
+        world, written = engine.info.world_size, model.parameter("gpu_device_ids")
+        lists = [named.split(",") for named in written.split(";")] if written and not engine.is_reference else []
+        if any(len(set(named)) < len(named) or len(named) != world for named in lists):
+            yield hit(model.place("parameters.gpu_device_ids"), model=model.name, ids=written, world=world)
+
+
 def _reference(repository: Repository) -> bool:
     return bool(repository.engines) and all(engine.is_reference for engine in repository.engines.values())
 
@@ -207,6 +216,17 @@ PARAMETER_RULES: tuple[Rule[Repository], ...] = (
         source="tensorrt_llm_bls/1/lib/decode.py",
         find=_excluded_input,
         example=hit("tensorrt_llm/config.pbtxt:parameters.exclude_input_in_output", model="tensorrt_llm"),
+    ),
+    Rule(
+        code="REPO-DEVICES",
+        severity="error",
+        looks_at="repository",
+        when="gpu_device_ids does not name one GPU for every rank of the engine, or names one twice",
+        cause="{model} names the GPUs {ids}, and its engine has {world} ranks, each of which needs one of its own",
+        fix="name {world} different GPUs, or leave gpu_device_ids out",
+        source="TensorRT-LLM: ParallelConfig takes as many device ids as there are ranks",
+        find=_devices,
+        example=hit("tensorrt_llm/config.pbtxt:parameters.gpu_device_ids", model="tensorrt_llm", ids="0,1", world=4),
     ),
     Rule(
         code="REPO-FRACTION",

@@ -1,0 +1,36 @@
+"""Which GPUs each model of a deployment runs on. Knows counts of ranks and GPUs, no memory and no file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trtkit.config.schema import BuildConfig
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Role -> the GPUs of its ranks, in order of rank."""
+
+    devices: Mapping[str, tuple[int, ...]]
+
+    @property
+    def shared(self) -> bool:
+        """Whether two models have a GPU in common, and therefore its memory."""
+        named = [device for devices in self.devices.values() for device in devices]
+        return len(set(named)) < len(named)
+
+    @property
+    def num_gpus(self) -> int:
+        """How many GPUs a machine needs for it."""
+        return 1 + max(device for devices in self.devices.values() for device in devices)
+
+
+def place(config: BuildConfig) -> Placement:
+    """The target has the first GPUs; the draft the next ones where gpu.count suffices for both, else the first too.
+
+    A YAML without a GPU counts as one GPU. More ranks than GPUs are named all the same; GPU-COUNT refuses them.
+    """
+    count = config.gpu.count if config.gpu else 1
+    ranks = {role: model.tensor_parallel * model.pipeline_parallel for role, model in config.models.items()}
+    fits = sum(ranks.values()) <= count
+    first = {"target": 0, "draft": ranks["target"] if fits else 0}
+    return Placement({role: tuple(range(first[role], first[role] + number)) for role, number in ranks.items()})

@@ -1,7 +1,8 @@
 """Conversion against `cp` of the same bytes, and against nvidia-modelopt's export, on a synthetic Llama.
 
-    python tests/bench/bench_conversion.py FOLDER              # 7B (13.5 GB; FOLDER needs 45 GB), 3 runs
-    python tests/bench/bench_conversion.py FOLDER --size 1b    # 1.1B (2.2 GB); --modelopt adds modelopt
+    export PYTHONPATH=tests
+    python tests/bench/bench_conversion.py FOLDER                       # 7B (13.5 GB; FOLDER needs 30 GB), 3 runs
+    python tests/bench/bench_conversion.py FOLDER --size 1b --modelopt  # 1.1B (2.2 GB), with modelopt's export
 
 Every run is a process of its own and ends with its data on the disk (cp is followed by sync of the copy), with the
 source in the page cache as far as it fits. Runs of the kinds take turns, so that a busy moment hits all of them.
@@ -79,7 +80,9 @@ def synthetic(folder: Path, size: str) -> Path:
         file = f"model-{number:05}-of-{len(shards):05}.safetensors"
         weight_map |= dict.fromkeys(names, file)
         write_shard(folder / file, {name: shapes[name] for name in names}, pattern)
-    tiny.write_json(folder / "model.safetensors.index.json", {"weight_map": weight_map})
+    total = sum(2 * int(np.prod(shape)) for shape in shapes.values())
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    tiny.write_json(folder / "model.safetensors.index.json", index)
     inputs = {name.removesuffix(".weight"): 8.0 for name, shape in shapes.items() if len(shape) == 2}
     tiny.write_json(folder / "calibration.json", {"schema": "trtkit.calibration/1", "inputs": inputs, "kv_cache": {}})
     tiny.write_json(folder / "config.json", config)

@@ -80,6 +80,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "findings",
         "config",
         "checkpoints",
+        "calibration",
         "conversion",
         "engines",
         "repository",

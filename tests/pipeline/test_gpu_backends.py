@@ -199,10 +199,15 @@ def write_calibration(site: Site, role: str, layers: int, largest: float = 8.0) 
     file.write_text(json.dumps(document))
 
 
-def test_fp8_without_a_calibration_names_the_command_that_makes_one(site: Site) -> None:
-    with pytest.raises(InputError, match="nothing measured its inputs") as error:
-        site.build(*FP8)
-    assert error.value.code == "CONV-CALIBRATION" and "trtkit calibrate" in error.value.fix
+def test_an_fp8_pair_is_calibrated_by_its_build(site: Site) -> None:
+    texts = site.folder / "texts.jsonl"
+    texts.write_text(
+        "".join(json.dumps({"token_ids": [*range(3 + number, 51 + number)]}) + "\n" for number in range(4))
+    )
+    report = site.build(*FP8, f"calibration.prompts={texts}")
+    assert [stage.stage for stage in report.stages][1:3] == ["calibrate target", "calibrate draft"]
+    assert read_engine(report.out / "engines" / "target").spec.quantization == "fp8"
+    assert "CALIB-FEW" in {finding.code for finding in report.findings}
 
 
 def test_an_fp8_pair_is_built_from_its_calibration(site: Site) -> None:

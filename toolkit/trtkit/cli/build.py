@@ -34,7 +34,8 @@ from trtkit.pipeline.stages import STAGE_NAMES, StageName
 @click.option("--ignore", multiple=True, metavar="CODE", help="Build in spite of this finding; kept in the manifest.")
 @with_output
 def command(output: Output, config: Path, overrides: tuple[str, ...], dry: bool, **choices: Any) -> None:
-    """Build the deployment that CONFIG describes: check, convert, engines, tokenizer, repository, manifest.
+    """Build the deployment that CONFIG describes: check, calibrate, convert, engines, tokenizer, repository,
+    manifest. Only models that need measured scales, and have none, are calibrated.
 
     A stage whose inputs have not changed is skipped; an interrupted build continues when it is run again.
     """
@@ -65,8 +66,8 @@ def _options(config: Path, overrides: tuple[str, ...], choices: dict[str, Any]) 
 def _planned(stages: list[PlannedStage]) -> str:
     lines = []
     for stage in stages:
-        lines.append(f"{stage.stage:16}{'up to date' if stage.skipped else 'run':12}{stage.out}")
-        lines += [f"{'':28}{name}" for name in stage.files]
+        lines.append(f"{stage.stage:18}{'up to date' if stage.skipped else 'run':12}{stage.out}")
+        lines += [f"{'':30}{name}" for name in stage.files]
     lines += [f"\n# {stage.stage}\n{folded(stage.command)}" for stage in stages if stage.command]
     launch = next((stage for stage in stages if stage.stage == "launch"), None)
     texts = launch.texts if launch else {}
@@ -79,7 +80,7 @@ def _done(report: BuildReport) -> str:
     lines = [f"{finding.severity}: {finding.code}: {finding.cause}" for finding in report.findings]
     for stage in report.stages:
         took = "up to date" if stage.skipped else f"{stage.seconds:.1f} s"
-        lines.append(f"{stage.stage:16}{took:12}{f'{stage.bytes / 2**20:,.1f} MiB' if stage.bytes else ''}".rstrip())
+        lines.append(f"{stage.stage:18}{took:12}{f'{stage.bytes / 2**20:,.1f} MiB' if stage.bytes else ''}".rstrip())
     if report.manifest is not None:
         lines.append(f"{report.out}\nnext  {report.next_command}")
     return "\n".join(lines)

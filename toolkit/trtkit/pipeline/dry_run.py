@@ -11,6 +11,7 @@ from trtkit.config.schema import BuildConfig
 from trtkit.conversion.report import MANIFEST_NAME
 from trtkit.engines.inspect import EngineInfo
 from trtkit.engines.requested_spec import engine_spec
+from trtkit.pipeline.calibrate import FILES as CALIBRATION_FILES
 from trtkit.pipeline.engine_backend import planned_command
 from trtkit.pipeline.launch import FOLDER, launch_texts
 from trtkit.pipeline.llmapi_backend import llmapi_repository
@@ -86,6 +87,8 @@ def _files(stage: Stage, request: BuildRequest) -> tuple[str, ...]:
     role = stage.name.split()[-1]
     if stage.group == "tokenizer":
         return tokenizer_files(request.inputs["target"].folder)
+    if stage.group == "calibrate":
+        return CALIBRATION_FILES
     model = request.config.models[role]
     ranks = range(model.tensor_parallel * model.pipeline_parallel)
     if stage.group == "convert":

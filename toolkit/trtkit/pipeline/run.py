@@ -22,6 +22,7 @@ from trtkit.engines.runner import RunnerName
 from trtkit.errors import BuildError, InputError
 from trtkit.findings import Finding, refuse_errors
 from trtkit.launch.files import SERVE
+from trtkit.pipeline.calibrate import calibration_runner, explained, find_calibrations, measured_by_build
 from trtkit.pipeline.engine_backend import engine_job, find_tools
 from trtkit.pipeline.inputs import digest_input
 from trtkit.pipeline.launch import FOLDER, write_launch
@@ -32,7 +33,6 @@ from trtkit.pipeline.stages import (
     Stage,
     StageName,
     conversion_options,
-    find_calibrations,
     gpu_sm,
     plan_stages,
 )
@@ -108,7 +108,8 @@ def prepare(
         for role, model in config.models.items()
     }
     sm = gpu_sm(config, machine.sm if resolved.backend == "engine" else None)
-    return BuildRequest(resolved, out, inputs, sm, find_calibrations(resolved, out)), findings
+    given = find_calibrations(resolved, out)
+    return BuildRequest(resolved, out, inputs, sm, given, measured_by_build(resolved, inputs, given)), findings
 
 
 def _is_about_absent_weights(finding: Finding) -> bool:
@@ -127,7 +128,12 @@ def build(config: BuildConfig, options: BuildOptions, on_progress: OnProgress = 
     if options.only == "check":
         return BuildReport(request.out, tuple(results), tuple(findings), None)
     stages = [stage for stage in plan_stages(request) if options.only in (None, stage.group)]
+    if options.only == "convert":
+        _refuse_unmeasured(request)
     work = runners(request, findings, on_progress)
+    for role in request.measured:
+        runner = calibration_runner(role, request, options.cache, inspect_machine(), findings, on_progress)
+        work[f"calibrate {role}"] = runner
     if request.config.backend == "engine":
         work |= _engine_runners(request, stages, options, on_progress)
     results += [_run(stage, work[stage.name], on_progress) for stage in stages]
@@ -175,30 +181,28 @@ def _engine_runners(
 def _conversion(
     role: str, request: BuildRequest, findings: list[Finding], on_progress: OnProgress
 ) -> Callable[[Path], None]:
-    options = conversion_options(request.config.models[role], request.config, request.calibrations.get(role))
-
     def renamed(event: Progress) -> None:
         on_progress(Progress(f"convert {role}", event.done, event.total, event.unit))
 
     def run(scratch: Path) -> None:
+        options = conversion_options(request.config.models[role], request.config, request.calibration(role))
         try:
             findings.extend(convert_checkpoint(request.inputs[role].folder, scratch, options, renamed).findings)
         except InputError as error:
-            raise _calibration_error(error, role, request) from None
+            raise explained(error, role, request) from None
 
     return run
 
 
-def _calibration_error(error: InputError, role: str, request: BuildRequest) -> InputError:
-    """The error with a fix in the words of a build, where a calibration is what it lacks."""
-    if error.code != "CONV-CALIBRATION" or role in request.calibrations:
-        return error
-    return InputError(
-        f"the {role} is to be quantised to {request.config.models[role].quantization}, and nothing measured its inputs",
-        f"run `trtkit calibrate` on the same YAML with --out {request.out / 'calibration'}, then build again",
-        code="CONV-CALIBRATION",
-        where=f"{role}.quantization",
-    )
+def _refuse_unmeasured(request: BuildRequest) -> None:
+    """With --only, the scales that a conversion takes may be missing, or those of other settings."""
+    for stage in plan_stages(request):
+        if stage.group == "calibrate" and not is_complete(stage.out, stage.key):
+            raise BuildError(
+                f"{stage.out} is not measured yet",
+                "run the build without --only, or with --only calibrate first",
+                code="STAGE-ORDER",
+            )
 
 
 def _reference_engine(role: str, request: BuildRequest) -> Callable[[Path], None]:

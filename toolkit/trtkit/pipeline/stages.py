@@ -15,8 +15,9 @@ from trtkit.errors import InputError
 from trtkit.pipeline.inputs import CheckpointInput
 from trtkit.planning.gpus import find_gpu
 
-StageName = Literal["check", "convert", "engines", "tokenizer", "repository"]
-STAGE_NAMES: tuple[StageName, ...] = ("check", "convert", "engines", "tokenizer", "repository")
+SCALES_FOLDER = "scales"
+StageName = Literal["check", "calibrate", "convert", "engines", "tokenizer", "repository"]
+STAGE_NAMES: tuple[StageName, ...] = ("check", "calibrate", "convert", "engines", "tokenizer", "repository")
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class BuildRequest:
     """Everything that decides what a build writes. config.backend is resolved: it is not "auto".
 
     sm: of the GPU that engines are built on and for; None when neither the YAML nor this machine names one.
-    calibrations: role -> the file that `trtkit calibrate` wrote, for the roles that have one.
+    calibrations: role -> the file that `trtkit calibrate` wrote, for the roles that have one. measured: the roles whose
+    scales the build measures itself -> digest of the texts, None for those that trtkit ships.
     """
 
     config: BuildConfig
@@ -42,6 +44,12 @@ class BuildRequest:
     inputs: Mapping[str, CheckpointInput]
     sm: int | None = None
     calibrations: Mapping[str, Path] = field(default_factory=dict)
+    measured: Mapping[str, str | None] = field(default_factory=dict)
+
+    def calibration(self, role: str) -> Path | None:
+        """The file that a model's scales come from; the build's own is there after its stage `calibrate`."""
+        own = self.out / SCALES_FOLDER / role / "calibration.json"
+        return self.calibrations.get(role) or (own if role in self.measured and own.is_file() else None)
 
     @property
     def release(self) -> Release:
@@ -55,12 +63,6 @@ class BuildRequest:
                 where="tensorrt_llm",
             )
         return release
-
-
-def find_calibrations(config: BuildConfig, out: Path) -> dict[str, Path]:
-    """What `trtkit calibrate` left in a build directory."""
-    files = {role: out / "calibration" / role / "calibration.json" for role in config.models}
-    return {role: file for role, file in files.items() if file.is_file()}
 
 
 def conversion_options(model: Model, config: BuildConfig, calibration: Path | None = None) -> ConversionOptions:
@@ -103,13 +105,17 @@ def plan_stages(request: BuildRequest) -> list[Stage]:
 
 
 def _add_engines(request: BuildRequest, add: Callable[..., str]) -> list[str]:
-    """Add conversion and engine of every model; returns the engines' keys."""
+    """Add calibration, conversion and engine of every model; returns the engines' keys."""
     config, out = request.config, request.out
+    scales = {role: sha256_of(file) for role, file in request.calibrations.items()}
+    for role, texts in request.measured.items():
+        decides = _decides_scales(role, request) | {"texts": texts}
+        scales[role] = add(f"calibrate {role}", "calibrate", out / SCALES_FOLDER / role, **decides)
     converted = {}
     for role, model in config.models.items():
         decides = {"source": request.inputs[role].digest, "options": repr(conversion_options(model, config))}
-        if role in request.calibrations:
-            decides["calibration"] = sha256_of(request.calibrations[role])
+        if role in scales:
+            decides["calibration"] = scales[role]
         converted[role] = add(f"convert {role}", "convert", out / "checkpoints" / role, **decides)
     return [
         add(
@@ -123,3 +129,13 @@ def _add_engines(request: BuildRequest, add: Callable[..., str]) -> list[str]:
         )
         for role, key in converted.items()
     ]
+
+
+def _decides_scales(role: str, request: BuildRequest) -> dict[str, Any]:
+    config = request.config
+    return {
+        "source": request.inputs[role].digest,
+        "samples": config.calibration.model_dump(mode="json", exclude={"prompts"}),
+        "dtype": config.models[role].dtype,
+        "kv_cache": config.kv_cache.dtype,
+    }

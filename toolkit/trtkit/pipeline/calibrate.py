@@ -1,0 +1,92 @@
+"""The stage `calibrate` of a build: which models need it, what decides it, and the measuring. Knows no arithmetic."""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from trtkit.artifacts import sha256_of
+from trtkit.config.schema import BuildConfig
+from trtkit.conversion.modelopt_export import CONFIGURATIONS as BY_MODELOPT
+from trtkit.doctor import Machine
+from trtkit.errors import InputError, MissingToolError
+from trtkit.findings import Finding
+from trtkit.pipeline.inputs import CheckpointInput
+from trtkit.pipeline.stages import BuildRequest
+from trtkit.progress import OnProgress
+
+FILES = ("calibration.json", "outliers.png", "report.json")
+_RECORDS = "measured"  # one per layer; needed while the pass may still be interrupted
+
+
+def find_calibrations(config: BuildConfig, out: Path) -> dict[str, Path]:
+    """What `trtkit calibrate` left in a build directory: role -> file. It is used instead of measuring again."""
+    files = {role: out / "calibration" / role / "calibration.json" for role in config.models}
+    return {role: file for role, file in files.items() if file.is_file()}
+
+
+def measured_by_build(
+    config: BuildConfig, inputs: Mapping[str, CheckpointInput], given: Mapping[str, Path]
+) -> dict[str, str | None]:
+    """The roles whose scales the build measures, each with the digest of the user's texts.
+
+    Those are models whose conversion is impossible without: FP8 weights, whose inputs have static scales, and an INT8
+    KV cache. Not those whose checkpoint is quantised already, those that `trtkit calibrate` was run for (`given`), and
+    those that the LLM API reads as they are.
+    """
+    if config.backend == "llmapi":
+        return {}
+    file = config.calibration.prompts
+    digest = sha256_of(Path(file)) if file and Path(file).is_file() else file
+    roles = [role for role in config.models if role not in given and not _is_quantized(inputs[role].folder)]
+    return {role: digest for role in roles if _needs_scales(role, config)}
+
+
+def calibration_runner(
+    role: str, request: BuildRequest, cache: Path, machine: Machine, findings: list[Finding], on_progress: OnProgress
+) -> Callable[[Path], None]:
+    """The function that fills the stage's directory; what it notices is added to `findings`."""
+
+    def run(scratch: Path) -> None:
+        try:
+            from trtkit.calibration.jobs import Choices, plan_calibrations, run_calibrations
+        except ImportError as error:
+            raise MissingToolError(
+                f"measuring scales needs {error.name}", 'pip install "trtkit[reference]"', code="CALIB-PACKAGE"
+            ) from None
+        # Where TensorRT-LLM is installed with a GPU, PyTorch is NVIDIA's and has CUDA.
+        device = "cuda" if machine.allows["engine"].possible else "cpu"
+        planned = plan_calibrations(request.config, cache, Choices(only=role, device=device))
+        reports = run_calibrations({role: replace(planned[role], out=scratch)}, on_progress)
+        findings.extend(finding for report in reports.values() for finding in report.findings)
+        shutil.rmtree(scratch / _RECORDS)
+
+    return run
+
+
+def explained(error: InputError, role: str, request: BuildRequest) -> InputError:
+    """The conversion's error with a fix in the words of a build, where a calibration is what it lacks."""
+    if error.code != "CONV-CALIBRATION" or role in request.calibrations:
+        return error
+    return InputError(
+        f"the {role} is to be quantised to {request.config.models[role].quantization}, and nothing measured its inputs",
+        f"run `trtkit calibrate` on the same YAML with --out {request.out / 'calibration'}, then build again",
+        code="CONV-CALIBRATION",
+        where=f"{role}.quantization",
+    )
+
+
+def _needs_scales(role: str, config: BuildConfig) -> bool:
+    quantization = config.models[role].quantization
+    return quantization == "fp8" or (config.kv_cache.dtype == "int8" and quantization not in BY_MODELOPT)
+
+
+def _is_quantized(folder: Path) -> bool:
+    """Whether a checkpoint says of itself that its weights are quantised; its own scales are then carried over."""
+    if (folder / "hf_quant_config.json").is_file():
+        return True
+    try:
+        return "quantization_config" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False

@@ -18,6 +18,7 @@ from trtkit.config.load import load_config
 from trtkit.doctor import inspect_machine
 from trtkit.doctor.facts import GpuDevice, GpuDriver
 from trtkit.engines.build import BuildTools
+from trtkit.engines.cache import cache_size
 from trtkit.engines.inspect import read_engine
 from trtkit.engines.release import find_release
 from trtkit.engines.runner import Runner, choose_runner, wrapped
@@ -140,6 +141,9 @@ def test_an_engine_that_was_built_before_comes_from_the_cache(site: Site) -> Non
     assert "engine target" not in skipped(report)
     assert not (report.out / "logs" / "engine-target.log").exists()
     assert read_engine(report.out / "engines" / "target").spec.max_batch_size == 2
+    size = cache_size(site.folder / "cache" / "engines")
+    assert (size.num_engines, size.bytes > 0) == (4, True), "two builds of two engines"
+    assert cache_size(site.folder / "nothing").bytes == 0
 
 
 def test_a_failed_engine_keeps_the_stages_before_it(site: Site) -> None:
@@ -356,6 +360,8 @@ def test_auto_takes_what_this_machine_can_run(site: Site, monkeypatch: pytest.Mo
 
 
 def test_the_manifest_says_how_and_where_the_server_is_started(site: Site) -> None:
-    launch = json.loads((site.build().out / "manifest.json").read_text())["launch"]
+    manifest = json.loads((site.build().out / "manifest.json").read_text())
+    assert manifest["sm"] == 90
+    launch = manifest["launch"]
     assert launch["mode"] == "orchestrator" and "2 and 1 ranks" in launch["reason"]
     assert launch["image"].endswith("tritonserver:26.07-trtllm-python-py3")

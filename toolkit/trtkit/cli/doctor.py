@@ -7,8 +7,10 @@ from rich.console import Group
 from rich.table import Table
 
 from trtkit.checking.folder_checks import check_machine, open_whole_build
+from trtkit.cli.environment import cache_directory
 from trtkit.cli.output import Output, with_output
 from trtkit.doctor.machine import Machine, inspect_machine, machine_record
+from trtkit.engines.cache import CacheSize, cache_size
 from trtkit.findings import Finding
 
 _GIB = 1 << 30
@@ -24,15 +26,19 @@ def command(output: Output, build: Path | None) -> int:
     """
     machine = inspect_machine()
     findings = check_machine(machine, open_whole_build(build) if build else None)
-    record = machine_record(machine) | {"findings": [finding.as_dict() for finding in findings]}
-    output.result(record, render(machine, findings))
+    size = cache_size(cache_directory() / "engines")
+    record = machine_record(machine) | {
+        "findings": [finding.as_dict() for finding in findings],
+        "engine_cache": {"folder": str(size.folder), "engines": size.num_engines, "bytes": size.bytes},
+    }
+    output.result(record, render(machine, findings, size))
     return 3 if any(finding.severity == "error" for finding in findings) else 0
 
 
-def render(machine: Machine, findings: list[Finding]) -> Group:
+def render(machine: Machine, findings: list[Finding], engines: CacheSize) -> Group:
     """Three tables: what is there, what that allows, what is amiss."""
     facts = Table("", "", box=None, show_header=False, pad_edge=False)
-    for name, text in _facts(machine):
+    for name, text in [*_facts(machine), ("engine cache", _cached(engines))]:
         facts.add_row(name, text.replace("[", "\\["))
     allowed = Table("", "", "", box=None, show_header=False, pad_edge=False)
     for name, allowance in machine.allows.items():
@@ -67,6 +73,13 @@ def _facts(machine: Machine) -> list[tuple[str, str]]:
         ("container", machine.container or "none"),
         ("disk", f"{machine.free_disk_bytes / _GIB:.1f} GiB free"),
     ]
+
+
+def _cached(size: CacheSize) -> str:
+    """Place and size; nothing is evicted, so it says what may be deleted."""
+    if not size.num_engines:
+        return f"empty ({size.folder})"
+    return f"{size.num_engines} engines, {size.bytes / _GIB:.1f} GiB; may be deleted: {size.folder}"
 
 
 def _size(number_bytes: int | None) -> str:

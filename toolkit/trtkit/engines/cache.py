@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from trtkit.artifacts import is_complete, key_of, stage_output
@@ -39,6 +40,21 @@ def store(cache: Path, key: str, built: Path) -> None:
     """Keep a finished engine; files are hard links where the file system allows it, so they cost no space twice."""
     with stage_output(cache / key, stage="engine cache", key=key) as scratch:
         _link_files(built, scratch)
+
+
+@dataclass(frozen=True)
+class CacheSize:
+    """What the cache of engines holds; bytes counts the files, which builds may share by links."""
+
+    folder: Path
+    num_engines: int
+    bytes: int
+
+
+def cache_size(cache: Path) -> CacheSize:
+    """The size of a folder of built engines, its timing caches included; 0 of a folder that is not there."""
+    sizes = [path.stat().st_size for path in cache.rglob("*") if path.is_file()]
+    return CacheSize(cache, sum(1 for _ in cache.glob("*/config.json")), sum(sizes))
 
 
 def timing_cache(cache: Path, release: Release, sm: int | None) -> Path:

@@ -14,7 +14,7 @@ from trtkit.engines.requested_spec import engine_spec
 from trtkit.engines.spec import EngineSpec
 from trtkit.findings import Finding
 from trtkit.pipeline.launch import server_launch
-from trtkit.pipeline.stages import BuildRequest
+from trtkit.pipeline.request import BuildRequest
 
 _PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "numpy", "tritonclient", "nvidia-pytriton")
 
@@ -30,7 +30,11 @@ class StageResult:
 
 
 def manifest_document(
-    request: BuildRequest, overrides: Sequence[str], findings: Sequence[Finding], results: Sequence[StageResult]
+    request: BuildRequest,
+    overrides: Sequence[str],
+    ignored: Sequence[str],
+    findings: Sequence[Finding],
+    results: Sequence[StageResult],
 ) -> dict[str, Any]:
     """The manifest as a JSON document."""
     config = request.config
@@ -39,9 +43,11 @@ def manifest_document(
         "name": config.name,
         "backend": config.backend,
         "tensorrt_llm": config.tensorrt_llm,
+        "sm": request.sm,
         "versions": {"trtkit": __version__, **_installed(_PACKAGES)},
         "config": config.model_dump(mode="json"),
         "overrides": list(overrides),
+        "ignored": list(ignored),
         "findings": [finding.as_dict() for finding in findings],
         "inputs": {role: source.as_dict() for role, source in request.inputs.items()},
         "limits": {role: _limits(engine_spec(role, config, request.sm)) for role in config.models},

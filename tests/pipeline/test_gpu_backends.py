@@ -91,7 +91,10 @@ def test_a_build_for_engines_ends_with_engines_repository_and_launch_scripts(sit
     assert (draft.world_size, draft.spec.max_draft_len) == (1, 0)
     assert target.checkpoint is None
     assert "orchestrator mode" in (report.out / "launch" / "serve.sh").read_text()
-    assert (report.out / "logs" / "engine-target.log").read_text().startswith("$ trtllm-build")
+    logs = {role: (report.out / "logs" / f"engine-{role}.log").read_text() for role in ("target", "draft")}
+    assert logs["target"].startswith("$ trtllm-build")
+    timings = (site.folder / "cache" / "engines" / "timing" / "1.2.1-sm90.cache").resolve()
+    assert all(f"--input_timing_cache {timings}" in log for log in logs.values()) and timings.exists()
     assert open_build(report.out).manifest["backend"] == "engine"
     assert report.next_command == f"sh {report.out}/launch/serve.sh"
 

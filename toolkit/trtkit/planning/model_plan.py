@@ -5,6 +5,7 @@ from functools import cached_property
 
 from trtkit.checkpoints.model_spec import ModelSpec
 from trtkit.config.schema import BuildConfig
+from trtkit.engines.requested_spec import engine_spec
 from trtkit.engines.spec import EngineSpec
 from trtkit.planning.buffers import activation_bytes, logits_bytes
 from trtkit.planning.gpus import GpuModel
@@ -101,11 +102,5 @@ def model_plan(role: str, spec: ModelSpec, config: BuildConfig) -> ModelPlan:
             keep="sinks and window" if sinks else "all",
             kept_tokens=sinks.sink_tokens + sinks.window_tokens if sinks else None,
         ),
-        limits=EngineSpec(
-            max_batch_size=config.limits.max_batch_size,
-            max_input_len=config.limits.max_input_len,
-            max_seq_len=config.limits.max_seq_len,
-            max_draft_len=config.max_draft_len if role == "target" else 0,
-            speculates=config.max_draft_len > 0,
-        ),
+        limits=engine_spec(role, config, sm=None),
     )

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,6 +17,7 @@ from tiny import tiny_checkpoint
 from trtkit.builds import open_build
 from trtkit.config.load import load_config
 from trtkit.errors import CheckpointError, InputError, MissingToolError
+from trtkit.pipeline import rendering
 from trtkit.pipeline.dry_run import dry_run
 from trtkit.pipeline.run import BuildOptions, BuildReport, build
 from trtkit.progress import Progress
@@ -103,6 +105,29 @@ def test_new_weights_are_noticed_by_content(config_file: Path, pair: Path, tmp_p
     weights[-1] ^= 1
     (moved / "model.safetensors").write_bytes(weights)
     assert "convert target" not in skipped(run(config_file, f"target.checkpoint={moved}"))
+
+
+def test_a_repository_that_would_be_rendered_otherwise_today_is_rendered_again(
+    config_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(config_file)
+    original = rendering.render_repository
+
+    def newer(*arguments: Any, **keywords: Any) -> dict[str, str]:
+        return original(*arguments, **keywords) | {"README": "of a newer renderer"}
+
+    monkeypatch.setattr(rendering, "render_repository", newer)
+    report = run(config_file)
+    assert skipped(report) == [stage for stage in STAGES[1:] if stage != "repository"]
+    assert (report.out / "model_repository" / "README").is_file()
+
+
+def test_an_ignored_finding_is_recorded(config_file: Path) -> None:
+    kept = open_build(run(config_file).out).manifest
+    ignored = open_build(run(config_file, ignore=("SPEC-DRAFT-SIZE",)).out).manifest
+    assert "SPEC-DRAFT-SIZE" in [finding["code"] for finding in kept["findings"]]
+    assert "SPEC-DRAFT-SIZE" not in [finding["code"] for finding in ignored["findings"]]
+    assert ignored["ignored"] == ["SPEC-DRAFT-SIZE"]
 
 
 def test_a_damaged_stage_is_made_again(config_file: Path) -> None:

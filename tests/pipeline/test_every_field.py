@@ -18,8 +18,9 @@ from trtkit.engines.cache import engine_key
 from trtkit.engines.requested_spec import engine_spec
 from trtkit.errors import InputError
 from trtkit.pipeline.dry_run import dry_run
+from trtkit.pipeline.request import BuildRequest
 from trtkit.pipeline.run import BuildOptions, prepare
-from trtkit.pipeline.stages import BuildRequest, conversion_options
+from trtkit.pipeline.stages import conversion_options
 
 Changes = dict[str, Any]
 ALONE: Changes = {"draft": None, "speculation": {"kind": "none"}}

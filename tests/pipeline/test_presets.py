@@ -8,6 +8,7 @@ from typing import Any
 import contract_trtllm_build
 import pytest
 from known_models import fill_cache
+from trtkit.checking.target import CheckOptions, check_target
 from trtkit.checkpoints.model_spec import read_model_spec
 from trtkit.config.load import load_config
 from trtkit.config.presets import describe, presets
@@ -17,8 +18,9 @@ from trtkit.engines.inspect import read_engine
 from trtkit.engines.release import find_release
 from trtkit.engines.requested_spec import engine_spec
 from trtkit.pipeline.dry_run import PlannedStage, dry_run
+from trtkit.pipeline.request import gpu_sm
 from trtkit.pipeline.run import BuildOptions
-from trtkit.pipeline.stages import conversion_options, gpu_sm
+from trtkit.pipeline.stages import conversion_options
 from trtkit.repository.pbtxt import parse_pbtxt
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "engines" / "presets"
@@ -53,6 +55,13 @@ def texts(planned: list[PlannedStage]) -> dict[str, str]:
 def test_the_presets_are_the_promised_ones() -> None:
     assert set(presets()) == NAMED
     assert all(describe(path) for path in presets().values()), "a preset opens with a comment that says what it is"
+
+
+@pytest.mark.parametrize("name", sorted(NAMED))
+def test_nothing_but_the_absent_weights_is_amiss_with_a_preset(name: str, cache: Path) -> None:
+    report = check_target(str(presets()[name]), CheckOptions(cache))
+    assert {finding.code for finding in report.findings if finding.severity == "error"} <= {"CKPT-MISSING"}
+    assert all(finding.fix for finding in report.findings)
 
 
 @pytest.mark.parametrize("name", FOR_GPUS)

@@ -38,6 +38,7 @@ EXTRA_OF = {
     "psutil": "serve",
     "matplotlib": "plot",
     "huggingface_hub": "hub",
+    "modelopt": "quantize",
 }
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143

@@ -13,7 +13,7 @@ from trtkit.doctor import Machine
 from trtkit.errors import InputError, MissingToolError
 from trtkit.findings import Finding
 from trtkit.pipeline.inputs import CheckpointInput
-from trtkit.pipeline.stages import BuildRequest
+from trtkit.pipeline.request import BuildRequest
 from trtkit.progress import OnProgress
 
 FILES = ("calibration.json", "outliers.png", "report.json")

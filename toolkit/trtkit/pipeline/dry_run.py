@@ -6,17 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from trtkit.artifacts import is_complete
-from trtkit.checkpoints.model_spec import read_model_spec
 from trtkit.config.schema import BuildConfig
 from trtkit.conversion.report import MANIFEST_NAME
-from trtkit.engines.inspect import EngineInfo
-from trtkit.engines.requested_spec import engine_spec
 from trtkit.pipeline.calibrate import FILES as CALIBRATION_FILES
 from trtkit.pipeline.engine_backend import planned_command
 from trtkit.pipeline.launch import FOLDER, launch_texts
-from trtkit.pipeline.llmapi_backend import llmapi_repository
-from trtkit.pipeline.run import BuildOptions, prepare, repository_files
-from trtkit.pipeline.stages import BuildRequest, Stage, plan_stages
+from trtkit.pipeline.rendering import repository_texts
+from trtkit.pipeline.request import BuildRequest
+from trtkit.pipeline.run import BuildOptions, prepare
+from trtkit.pipeline.stages import Stage, plan_stages
 from trtkit.pipeline.tokenizer import tokenizer_files
 from trtkit.progress import OnProgress, silent
 
@@ -77,10 +75,7 @@ def _command(stage: Stage, request: BuildRequest) -> tuple[str, ...]:
 def _texts(stage: Stage, request: BuildRequest) -> dict[str, str]:
     if stage.group != "repository":
         return {}
-    if request.config.backend == "llmapi":
-        return llmapi_repository(request)
-    engines = {role: _predicted_engine(role, request) for role in request.config.models}
-    return dict(sorted(repository_files(request, engines).items()))
+    return repository_texts(request)
 
 
 def _files(stage: Stage, request: BuildRequest) -> tuple[str, ...]:
@@ -94,19 +89,3 @@ def _files(stage: Stage, request: BuildRequest) -> tuple[str, ...]:
     if stage.group == "convert":
         return ("config.json", MANIFEST_NAME, *(f"rank{rank}.safetensors" for rank in ranks))
     return ("config.json", *(f"rank{rank}.engine" for rank in ranks if request.config.backend == "engine"))
-
-
-def _predicted_engine(role: str, request: BuildRequest) -> EngineInfo:
-    """What the engine directory will say of itself."""
-    model = request.config.models[role]
-    source = read_model_spec(request.inputs[role].folder)
-    return EngineInfo(
-        folder=request.out / "engines" / role,
-        version=request.config.tensorrt_llm,
-        architecture=source.architecture,
-        dtype=model.dtype,
-        vocab_size=source.vocab_size,
-        world_size=model.tensor_parallel * model.pipeline_parallel,
-        spec=engine_spec(role, request.config, request.sm),
-        checkpoint=(request.out / "checkpoints" / role).resolve(),
-    )

@@ -9,7 +9,7 @@ from trtkit.engines.requested_spec import engine_spec
 from trtkit.engines.runner import RunnerName, choose_runner
 from trtkit.engines.workers import HostRoom
 from trtkit.errors import MissingToolError
-from trtkit.pipeline.stages import BuildRequest
+from trtkit.pipeline.request import BuildRequest
 
 
 def find_tools(request: BuildRequest, machine: Machine, runner: RunnerName, cache: Path) -> BuildTools:

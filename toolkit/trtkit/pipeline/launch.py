@@ -14,7 +14,7 @@ from trtkit.launch.script import shell_script
 from trtkit.launch.triton import TritonServer
 from trtkit.pipeline.engine_backend import planned_command
 from trtkit.pipeline.llmapi_backend import llmapi_spec, local_folders
-from trtkit.pipeline.stages import BuildRequest
+from trtkit.pipeline.request import BuildRequest
 
 FOLDER = "launch"
 BUILD_ENGINES = "build-engines.sh"

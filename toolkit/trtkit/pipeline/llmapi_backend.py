@@ -7,7 +7,7 @@ from trtkit.config.schema import BuildConfig, DraftTarget, Model
 from trtkit.engines.llmapi import LlmApiSpec, model_yaml
 from trtkit.engines.quant_algo import quantization_of
 from trtkit.errors import InputError
-from trtkit.pipeline.stages import BuildRequest
+from trtkit.pipeline.request import BuildRequest
 from trtkit.repository.llmapi import render_llmapi_repository
 
 

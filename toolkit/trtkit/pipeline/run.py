@@ -1,7 +1,7 @@
 """Runs a build: resolve, check, digest, then every stage that is not up to date. Knows the order, not the work."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,11 @@ from trtkit.artifacts import is_complete, read_record, stage_output
 from trtkit.checking import check_config
 from trtkit.checking.deployment import resolve_backend
 from trtkit.checkpoints.source import resolve_checkpoint
-from trtkit.checkpoints.stop_ids import read_stop_ids
 from trtkit.config.schema import BuildConfig
 from trtkit.conversion.convert import convert_checkpoint
 from trtkit.doctor import inspect_machine
 from trtkit.engines.build import BuildTools, build_engine
-from trtkit.engines.inspect import EngineInfo, read_engine
+from trtkit.engines.inspect import read_engine
 from trtkit.engines.reference import write_reference_engine
 from trtkit.engines.requested_spec import engine_spec
 from trtkit.engines.runner import RunnerName
@@ -28,17 +27,17 @@ from trtkit.pipeline.inputs import digest_input
 from trtkit.pipeline.launch import FOLDER, write_launch
 from trtkit.pipeline.llmapi_backend import llmapi_repository
 from trtkit.pipeline.manifest import StageResult, known_files, manifest_document, write_manifest
+from trtkit.pipeline.rendering import repository_files
+from trtkit.pipeline.request import BuildRequest, gpu_sm
 from trtkit.pipeline.stages import (
-    BuildRequest,
     Stage,
     StageName,
     conversion_options,
-    gpu_sm,
     plan_stages,
 )
 from trtkit.pipeline.tokenizer import copy_tokenizer
 from trtkit.progress import OnProgress, Progress, silent
-from trtkit.repository.render import TokenIds, render_repository, write_repository
+from trtkit.repository.render import write_repository
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,7 @@ def build(config: BuildConfig, options: BuildOptions, on_progress: OnProgress = 
     if options.only is not None:
         return BuildReport(request.out, tuple(results), tuple(findings), None)
     write_launch(request)
-    document = manifest_document(request, options.overrides, findings, results)
+    document = manifest_document(request, options.overrides, options.ignore, findings, results)
     return BuildReport(request.out, tuple(results), tuple(findings), write_manifest(request.out, document))
 
 
@@ -224,12 +223,6 @@ def _converted(role: str, request: BuildRequest) -> Path:
     if read_record(folder) is None:
         raise BuildError(f"{folder} is not converted yet", "run the build without --only", code="STAGE-ORDER")
     return folder
-
-
-def repository_files(request: BuildRequest, engines: Mapping[str, EngineInfo]) -> dict[str, str]:
-    """The files of the model repository for these engines: relative path -> text."""
-    end_ids, pad_id = read_stop_ids(request.inputs["target"].folder)
-    return render_repository(request.config, engines, TokenIds(end_ids, pad_id))
 
 
 def _render(request: BuildRequest, scratch: Path) -> None:

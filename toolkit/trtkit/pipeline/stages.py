@@ -1,7 +1,7 @@
-"""The stages of a build as data: what each reads, writes and depends on. Pure; runs nothing."""
+"""The stages of a build as data: what each writes and what decides it. Reads small files, runs nothing."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,13 +9,10 @@ from trtkit import __version__
 from trtkit.artifacts import key_of, sha256_of
 from trtkit.config.schema import BuildConfig, Model
 from trtkit.conversion.options import ConversionOptions
-from trtkit.engines.release import Release, find_release
 from trtkit.engines.requested_spec import engine_spec
-from trtkit.errors import InputError
-from trtkit.pipeline.inputs import CheckpointInput
-from trtkit.planning.gpus import find_gpu
+from trtkit.pipeline.rendering import repository_texts
+from trtkit.pipeline.request import SCALES_FOLDER, BuildRequest
 
-SCALES_FOLDER = "scales"
 StageName = Literal["check", "calibrate", "convert", "engines", "tokenizer", "repository"]
 STAGE_NAMES: tuple[StageName, ...] = ("check", "calibrate", "convert", "engines", "tokenizer", "repository")
 
@@ -30,41 +27,6 @@ class Stage:
     key: str
 
 
-@dataclass(frozen=True)
-class BuildRequest:
-    """Everything that decides what a build writes. config.backend is resolved: it is not "auto".
-
-    sm: of the GPU that engines are built on and for; None when neither the YAML nor this machine names one.
-    calibrations: role -> the file that `trtkit calibrate` wrote, for the roles that have one. measured: the roles whose
-    scales the build measures itself -> digest of the texts, None for those that trtkit ships.
-    """
-
-    config: BuildConfig
-    out: Path
-    inputs: Mapping[str, CheckpointInput]
-    sm: int | None = None
-    calibrations: Mapping[str, Path] = field(default_factory=dict)
-    measured: Mapping[str, str | None] = field(default_factory=dict)
-
-    def calibration(self, role: str) -> Path | None:
-        """The file that a model's scales come from; the build's own is there after its stage `calibrate`."""
-        own = self.out / SCALES_FOLDER / role / "calibration.json"
-        return self.calibrations.get(role) or (own if role in self.measured and own.is_file() else None)
-
-    @property
-    def release(self) -> Release:
-        """The release that the artifacts are for. Raises InputError for one that trtkit does not know."""
-        release = find_release(self.config.tensorrt_llm)
-        if release is None:
-            raise InputError(
-                f"TensorRT-LLM {self.config.tensorrt_llm} is not a release trtkit knows",
-                "trtkit check names the nearest one",
-                code="VERSION-UNKNOWN",
-                where="tensorrt_llm",
-            )
-        return release
-
-
 def conversion_options(model: Model, config: BuildConfig, calibration: Path | None = None) -> ConversionOptions:
     """How one checkpoint of the config is converted."""
     return ConversionOptions(
@@ -76,12 +38,6 @@ def conversion_options(model: Model, config: BuildConfig, calibration: Path | No
         kv_cache_dtype=config.kv_cache.dtype,
         calibration=calibration,
     )
-
-
-def gpu_sm(config: BuildConfig, machine_sm: int | None = None) -> int | None:
-    """The SM of the GPU that the YAML names, else this machine's."""
-    named = find_gpu(config.gpu.name) if config.gpu else None
-    return named.sm if named else machine_sm
 
 
 def plan_stages(request: BuildRequest) -> list[Stage]:
@@ -99,8 +55,9 @@ def plan_stages(request: BuildRequest) -> list[Stage]:
 
     engines = [] if config.backend == "llmapi" else _add_engines(request, add)
     tokenizer = add("tokenizer", "tokenizer", out / "tokenizer", source=request.inputs["target"].digest)
-    served = config.model_dump(mode="json", exclude={"verification", "calibration"})
-    add("repository", "repository", out / "model_repository", engines=engines, tokenizer=tokenizer, config=served)
+    # The texts themselves decide: a repository rendered by other code of the same version is not up to date.
+    texts = key_of(repository_texts(request))
+    add("repository", "repository", out / "model_repository", engines=engines, tokenizer=tokenizer, texts=texts)
     return stages
 
 

@@ -1,0 +1,54 @@
+"""BuildRequest: everything that decides what a build writes, resolved. Knows no stages."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trtkit.config.schema import BuildConfig
+from trtkit.engines.release import Release, find_release
+from trtkit.errors import InputError
+from trtkit.pipeline.inputs import CheckpointInput
+from trtkit.planning.gpus import find_gpu
+
+SCALES_FOLDER = "scales"
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """Everything that decides what a build writes. config.backend is resolved: it is not "auto".
+
+    sm: of the GPU that engines are built on and for; None when neither the YAML nor this machine names one.
+    calibrations: role -> the file that `trtkit calibrate` wrote, for the roles that have one. measured: the roles whose
+    scales the build measures itself -> digest of the texts, None for those that trtkit ships.
+    """
+
+    config: BuildConfig
+    out: Path
+    inputs: Mapping[str, CheckpointInput]
+    sm: int | None = None
+    calibrations: Mapping[str, Path] = field(default_factory=dict)
+    measured: Mapping[str, str | None] = field(default_factory=dict)
+
+    def calibration(self, role: str) -> Path | None:
+        """The file that a model's scales come from; the build's own is there after its stage `calibrate`."""
+        own = self.out / SCALES_FOLDER / role / "calibration.json"
+        return self.calibrations.get(role) or (own if role in self.measured and own.is_file() else None)
+
+    @property
+    def release(self) -> Release:
+        """The release that the artifacts are for. Raises InputError for one that trtkit does not know."""
+        release = find_release(self.config.tensorrt_llm)
+        if release is None:
+            raise InputError(
+                f"TensorRT-LLM {self.config.tensorrt_llm} is not a release trtkit knows",
+                "trtkit check names the nearest one",
+                code="VERSION-UNKNOWN",
+                where="tensorrt_llm",
+            )
+        return release
+
+
+def gpu_sm(config: BuildConfig, machine_sm: int | None = None) -> int | None:
+    """The SM of the GPU that the YAML names, else this machine's."""
+    named = find_gpu(config.gpu.name) if config.gpu else None
+    return named.sm if named else machine_sm

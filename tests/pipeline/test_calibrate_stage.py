@@ -98,6 +98,13 @@ def test_other_texts_are_measured_again_and_what_needs_no_scales_is_left_alone(c
     assert done(run_both(config_file, *FP8[:1])) == ["calibrate target", "convert target"]
 
 
+def test_every_setting_of_the_calibration_decides(config_file: Path) -> None:
+    run(config_file, *FP8, only="calibrate")
+    for change in ("samples=3", "max_len=40", "seed=5", "prompts=null"):
+        planned = dry_run(load_config(config_file, [*FP8, f"calibration.{change}"]), options(config_file))
+        assert not planned[0].skipped and planned[0].stage == "calibrate target", change
+
+
 @pytest.mark.parametrize(
     "override", ["target.quantization=none", "target.quantization=fp8_rowwise", "backend=reference"]
 )

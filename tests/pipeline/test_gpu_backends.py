@@ -334,6 +334,15 @@ def test_what_the_llm_api_cannot_serve_is_refused(site: Site, override: str, cod
     assert str(error.value.code) in code.split() and error.value.exit_code == 2
 
 
+def test_where_an_fp8_checkpoint_is_asked_for_the_commands_that_make_one_are_named(site: Site) -> None:
+    with pytest.raises(InputError) as error:
+        site.build("backend=llmapi", "draft.tensor_parallel=2", "target.quantization=fp8")
+    assert "--format hf --quantization fp8" in error.value.fix
+    with pytest.raises(InputError) as error:
+        site.build("backend=llmapi", "draft.tensor_parallel=2", "target.quantization=nvfp4", "gpu.name=b200")
+    assert "--format hf" not in error.value.fix
+
+
 def test_weights_that_are_stored_quantised_are_recognised(site: Site) -> None:
     config = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}
     (site.folder / "target" / "hf_quant_config.json").write_text(json.dumps(config))

@@ -10,6 +10,11 @@ from trtkit.errors import InputError
 from trtkit.pipeline.request import BuildRequest
 from trtkit.repository.llmapi import render_llmapi_repository
 
+_HOW_TO_MAKE_FP8 = (
+    "; `trtkit calibrate CONFIG` and `trtkit convert CHECKPOINT OUT --format hf --quantization fp8 --calibration "
+    "calibration.json` make one"
+)
+
 
 def llmapi_spec(request: BuildRequest) -> LlmApiSpec:
     """What the LLM API is told. Raises InputError for what it cannot be told, or does not do."""
@@ -87,7 +92,8 @@ def _refuse_other_weights(role: str, model: Model, folder: Path) -> None:
     if stored != model.quantization:
         raise InputError(
             f"the {role}'s weights are stored as {stored}, not {model.quantization}, and the LLM API converts none",
-            f"write {role}.quantization: {stored}, or choose a checkpoint that is quantised so (hf_quant_config.json)",
+            f"write {role}.quantization: {stored}, or choose a checkpoint that is quantised so (hf_quant_config.json)"
+            + (_HOW_TO_MAKE_FP8 if (stored, model.quantization) == ("none", "fp8") else ""),
             code="LLMAPI-QUANT",
             where=f"{role}.quantization",
         )

@@ -7,7 +7,14 @@ from typing import Any
 Tensor = tuple[str, tuple[int, ...], bytes]
 """dtype, shape, bytes."""
 
-_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "I8": "int8", "U8": "uint8", "F8_E4M3": "float8_e4m3fn"}
+_NAMES = {
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I8": "int8",
+    "U8": "uint8",
+    "F8_E4M3": "float8_e4m3fn",
+}
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -8,13 +8,13 @@ import pytest
 from calibrated import SAMPLES
 from converted import read_ranks
 from tiny import tiny_checkpoint
-from trtkit.calibration.calibration_file import ScaleOptions, refuse_foreign
+from trtkit.calibration.calibration_file import ScaleOptions
 from trtkit.calibration.jobs import Choices, plan_calibrations
 from trtkit.calibration.run import CalibrationOptions, calibrate
 from trtkit.calibration.scales import ScaleMethod
 from trtkit.calibration.texts import CalibrationText
 from trtkit.config.load import load_config
-from trtkit.conversion.calibration import read_calibration
+from trtkit.conversion.calibration import read_calibration, refuse_foreign
 from trtkit.conversion.convert import convert_to
 from trtkit.conversion.options import ConversionOptions
 from trtkit.errors import InputError
@@ -47,6 +47,16 @@ def test_scales_of_another_checkpoint_are_refused(tmp_path: Path) -> None:
     refuse_foreign(path, mine)
     with pytest.raises(InputError, match=r"CALIB-CHECKPOINT.*scales of another checkpoint"):
         refuse_foreign(path, other)
+
+
+def test_the_converter_takes_no_scales_of_another_checkpoint(tmp_path: Path) -> None:
+    mine, other = tiny_checkpoint(tmp_path / "mine"), tiny_checkpoint(tmp_path / "other", rms_norm_eps=1e-6)
+    path = calibrate(mine, tmp_path / "out", CalibrationOptions("float32"), TEXTS).out / "calibration.json"
+    options = ConversionOptions(dtype="float16", quantization="fp8", calibration=path)
+    convert_to(mine, tmp_path / "trt", options)
+    with pytest.raises(InputError, match="CALIB-CHECKPOINT"):
+        convert_to(other, tmp_path / "foreign", options)
+    assert not (tmp_path / "foreign").exists()
 
 
 def test_one_changed_weight_is_another_checkpoint(tmp_path: Path) -> None:

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from trtkit.artifacts import write_text
-from trtkit.calibration.digest import checkpoint_digest
 from trtkit.calibration.number_formats import LARGEST, Format
 from trtkit.calibration.records import LayerRecord, TensorRecord
 from trtkit.calibration.scales import ScaleMethod
 from trtkit.conversion.calibration import SCHEMA
-from trtkit.errors import InputError
 from trtkit.findings import Finding
 
 FILE_NAME = "calibration.json"
@@ -73,22 +71,6 @@ def calibration_document(limits: Limits, digest: str, options: ScaleOptions) -> 
 def write_calibration(path: Path, document: Mapping[str, Any]) -> None:
     """Write the file whole or not at all."""
     write_text(path, json.dumps(document, indent=1) + "\n")
-
-
-def refuse_foreign(path: Path, checkpoint: Path) -> None:
-    """Raise InputError CALIB-CHECKPOINT when the file was measured on other weights than those in `checkpoint`.
-
-    A file without a digest (written by hand) passes. Reads every byte of the checkpoint.
-    """
-    document = json.loads(path.read_text(encoding="utf-8"))
-    found = document.get("checkpoint", {}).get("digest") if isinstance(document, dict) else None
-    if found is not None and found != checkpoint_digest(checkpoint):
-        raise InputError(
-            f"holds scales of another checkpoint than {checkpoint}: the weights' digests differ",
-            "run `trtkit calibrate` on this checkpoint",
-            code="CALIB-CHECKPOINT",
-            where=str(path),
-        )
 
 
 def unused_expert_findings(limits: Limits, where: str) -> list[Finding]:

@@ -21,9 +21,9 @@ import transformers
 
 from trtkit import __version__
 from trtkit.artifacts import is_complete, key_of, stage_output
-from trtkit.calibration.digest import checkpoint_digest
 from trtkit.calibration.samples import Sample
 from trtkit.calibration.scales import scale_of
+from trtkit.checkpoints.digest import checkpoint_digest
 from trtkit.checkpoints.model_spec import ModelSpec, read_model_spec
 from trtkit.checkpoints.safetensors_header import read_header
 from trtkit.errors import InputError, MissingToolError

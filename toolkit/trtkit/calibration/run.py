@@ -16,7 +16,6 @@ from trtkit.calibration.calibration_file import (
 )
 from trtkit.calibration.collect import PassOptions, collect
 from trtkit.calibration.compare import compare_with_checkpoint
-from trtkit.calibration.digest import checkpoint_digest
 from trtkit.calibration.errors import measure_layer
 from trtkit.calibration.heat_map import draw_heat_map
 from trtkit.calibration.layer_source import linear_modules
@@ -29,6 +28,7 @@ from trtkit.calibration.price_plot import draw_prices
 from trtkit.calibration.report import HEAT_MAP_NAME, PRICE_PLOT_NAME, CalibrationReport, Measured, write_report
 from trtkit.calibration.samples import Sample, SampleOptions, hold_out, make_samples
 from trtkit.calibration.texts import CalibrationText, shipped_texts
+from trtkit.checkpoints.digest import checkpoint_digest
 from trtkit.checkpoints.model_spec import read_model_spec
 from trtkit.checkpoints.stored_tensor import itemsize_of
 from trtkit.errors import InputError

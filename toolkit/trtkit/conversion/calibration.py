@@ -1,13 +1,14 @@
 """Calibration: the measured maxima that static scales come from, read from a file. Measures nothing itself.
 
 The file is JSON (docs/conversion.md): {"schema": "trtkit.calibration/1", "inputs": {module: max |x|},
-"kv_cache": {layer: {"k": max |k|, "v": max |v|}}}. A module is named as in the checkpoint, without ".weight"; k and v
-are measured as they enter the cache.
+"kv_cache": {layer: {"k": max |k|, "v": max |v|}}, "checkpoint": {"digest": of what was measured}}. A module is named
+as in the checkpoint, without ".weight"; k and v are measured as they enter the cache.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtkit.checkpoints.digest import checkpoint_digest
 from trtkit.checkpoints.json_fields import JsonFields, read_json_fields
 from trtkit.errors import InputError
 
@@ -52,6 +53,21 @@ def read_calibration(path: Path) -> Calibration:
         kv_cache={} if caches is None else dict(_kv_entry(caches, key) for key in caches.values),
         where=str(path),
     )
+
+
+def refuse_foreign(path: Path, checkpoint: Path) -> None:
+    """Raise InputError CALIB-CHECKPOINT when the file was measured on other weights than those in `checkpoint`.
+
+    A file without a digest (written by hand) passes. Reads every byte of the checkpoint.
+    """
+    origin = read_json_fields(path).object("checkpoint")
+    if origin is not None and origin.has("digest") and origin.text("digest") != checkpoint_digest(checkpoint):
+        raise InputError(
+            f"holds scales of another checkpoint than {checkpoint}: the weights' digests differ",
+            "run `trtkit calibrate` on this checkpoint",
+            code="CALIB-CHECKPOINT",
+            where=str(path),
+        )
 
 
 def _kv_entry(caches: JsonFields, key: str) -> tuple[int, float]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from trtkit import __version__
 from trtkit.artifacts import disk_error, is_complete, key_of, stage_output, write_text
+from trtkit.conversion.calibration import refuse_foreign
 from trtkit.conversion.encoding import Encoders, is_quantized
 from trtkit.conversion.foreign_source import foreign_files, readable_source
 from trtkit.conversion.hf_fp8 import hf_fp8_headers, write_hf_fp8
@@ -84,6 +85,8 @@ def convert_checkpoint(
     """
     started = clock()
     plan = plan_conversion(source, options)
+    if options.calibration is not None:
+        refuse_foreign(options.calibration, source)
     _check_disk(plan, out)
     try:
         written, findings = _write(plan, source, out, on_progress)

@@ -6,7 +6,10 @@ from pathlib import Path
 from trtkit.errors import CheckpointError, MissingToolError
 
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
-_WANTED_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model")
+_DESCRIPTION = ("*.json", "*.jinja", "tokenizer.model")
+_WEIGHTS = "*.safetensors"
+# It names weight files, which a description has none of.
+_INDEX = "*.index.json"
 _HUB_TIMEOUT_S = 10
 
 
@@ -25,9 +28,10 @@ def find_checkpoint(name: str, cache: Path, revision: str | None = None) -> Path
     return cached if (cached / "config.json").is_file() else None
 
 
-def resolve_checkpoint(name: str, cache: Path, revision: str | None = None) -> Path:
+def resolve_checkpoint(name: str, cache: Path, revision: str | None = None, *, weights: bool = True) -> Path:
     """The folder of a checkpoint, downloaded from the hub into the cache when it is an id that is not there yet.
 
+    Without weights, config.json and tokenizer suffice: what is downloaded then lies apart from whole checkpoints.
     Raises CheckpointError for a path that does not exist and an id that the hub does not give, MissingToolError when
     the hub is needed and huggingface_hub is not installed.
     """
@@ -40,13 +44,17 @@ def resolve_checkpoint(name: str, cache: Path, revision: str | None = None) -> P
         )
     if name.startswith("trtkit/"):
         raise CheckpointError(f"{name} is not prepared yet", "run `trtkit demo` once", code="CKPT-DEMO")
-    return download(name, cache_folder(cache, name, revision), revision)
+    if weights:
+        return download(name, cache_folder(cache, name, revision), revision)
+    described = cache_folder(cache / "described", name, revision)
+    return described if described.is_dir() else download(name, described, revision, weights=False)
 
 
-def download(name: str, out: Path, revision: str | None = None) -> Path:
+def download(name: str, out: Path, revision: str | None = None, *, weights: bool = True) -> Path:
     """Fetch safetensors, configuration and tokenizer of a hub id into `out`; an interrupted download continues.
 
-    Raises CheckpointError when the hub cannot be reached or does not know the id.
+    Without weights, only configuration and tokenizer. Raises CheckpointError when the hub cannot be reached or does
+    not know the id.
     """
     try:
         from huggingface_hub import snapshot_download
@@ -61,7 +69,12 @@ def download(name: str, out: Path, revision: str | None = None) -> Path:
     partial = out.with_name(f".{out.name}.partial")
     try:
         snapshot_download(
-            name, revision=revision, local_dir=partial, allow_patterns=list(_WANTED_FILES), etag_timeout=_HUB_TIMEOUT_S
+            name,
+            revision=revision,
+            local_dir=partial,
+            allow_patterns=[*_DESCRIPTION, *([_WEIGHTS] if weights else [])],
+            ignore_patterns=None if weights else _INDEX,
+            etag_timeout=_HUB_TIMEOUT_S,
         )
     except (OSError, ValueError, HfHubHTTPError) as error:
         raise CheckpointError(

@@ -88,13 +88,13 @@ def prepare(
 ) -> tuple[BuildRequest, list[Finding]]:
     """Resolve the checkpoints, refuse what cannot work, and digest the inputs. Writes nothing but the hub cache.
 
-    without_weights: checkpoints of which only config.json and tokenizer are on this disk are accepted. Raises
-    InputError with every finding that makes the deployment impossible.
+    without_weights: checkpoints of which only config.json and tokenizer are on this disk are accepted, and no more than
+    that is downloaded. Raises InputError with every finding that makes the deployment impossible.
     """
     machine = inspect_machine()
     resolved = config.model_copy(update={"backend": resolve_backend(config, machine)})
     folders = {
-        role: resolve_checkpoint(model.checkpoint, options.cache, model.revision)
+        role: resolve_checkpoint(model.checkpoint, options.cache, model.revision, weights=not without_weights)
         for role, model in config.models.items()
     }
     findings = [f for f in check_config(resolved, folders, where=options.where) if f.code not in options.ignore]

@@ -63,7 +63,7 @@ class HfFp8Writer:
         return [header for name in self._plan.names for header in self._headers_of(name)]
 
     def write(self, out: Path, on_progress: OnProgress) -> str:
-        """Write model.safetensors and return its sha256."""
+        """Write model.safetensors and return its CRC-32."""
         with WriteLanes() as lanes:
             file = RankFile(out / WEIGHTS_NAME, self.headers(), lanes)
             try:
@@ -123,9 +123,9 @@ def write_hf_fp8(
 ) -> WrittenFile:
     """Write the whole folder; returns its one weights file."""
     writer = HfFp8Writer(plan, _calibration(plan), files)
-    sha256 = writer.write(out, on_progress)
+    crc32 = writer.write(out, on_progress)
     _write_metadata(plan, source, out)
-    return WrittenFile(WEIGHTS_NAME, (out / WEIGHTS_NAME).stat().st_size, sha256, skipped=False)
+    return WrittenFile(WEIGHTS_NAME, (out / WEIGHTS_NAME).stat().st_size, crc32, skipped=False)
 
 
 def _calibration(plan: ConversionPlan) -> Calibration:

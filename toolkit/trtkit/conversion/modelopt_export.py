@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from trtkit.artifacts import sha256_of
+from trtkit.conversion.checksum import crc32_of
 from trtkit.conversion.options import ConversionOptions
 from trtkit.conversion.rank_writer import WrittenFile
 from trtkit.errors import CheckpointError, InputError, MissingToolError
@@ -177,4 +177,4 @@ def _written(out: Path) -> list[WrittenFile]:
     if not config["quantization"].get("quant_algo"):
         raise ValueError("the exported config names no quantisation")
     ranks = sorted(out.glob("rank*.safetensors"), key=lambda path: (len(path.name), path.name))
-    return [WrittenFile(path.name, path.stat().st_size, sha256_of(path), skipped=False) for path in ranks]
+    return [WrittenFile(path.name, path.stat().st_size, crc32_of(path), skipped=False) for path in ranks]

@@ -1,6 +1,5 @@
 """RankFile: one safetensors file written front to back, once, whole or not at all. Knows bytes, not what they mean."""
 
-import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtkit.checkpoints.stored_tensor import code_of_dtype, itemsize_of
+from trtkit.conversion.checksum import Crc32
 from trtkit.conversion.write_lanes import WriteLanes
 
 _ALIGNMENT = 8
@@ -63,7 +63,7 @@ class RankFile:
         self.num_bytes = len(header) + sum(tensor.num_bytes for tensor in tensors)
         self._beside = path.with_name(f".{path.name}.partial")
         self._file = self._beside.open("wb", buffering=0)
-        self._digest = hashlib.sha256()
+        self._digest = Crc32()
         self._lanes = lanes
         self._written = 0
         self._flushed = 0
@@ -81,7 +81,7 @@ class RankFile:
             self._lanes.flush_soon(self._file.fileno())
 
     def finish(self) -> str:
-        """Flush to disk, rename into place, and return the sha256 of the whole file."""
+        """Flush to disk, rename into place, and return the CRC-32 of the whole file."""
         assert self._written == self.num_bytes, f"{self.path.name}: {self._written} bytes written of {self.num_bytes}"
         self._lanes.settle()
         os.fsync(self._file.fileno())

@@ -21,7 +21,7 @@ class WrittenFile:
 
     name: str
     num_bytes: int
-    sha256: str
+    crc32: str
     skipped: bool
 
 
@@ -45,7 +45,7 @@ class RankWriter:
             record = json.loads(self._record(index).read_text(encoding="utf-8"))
             num_bytes = path.stat().st_size
             if record["key"] == self._key and num_bytes == file_bytes(self.headers(targets)):
-                return WrittenFile(path.name, num_bytes, record["sha256"], skipped=True)
+                return WrittenFile(path.name, num_bytes, record["crc32"], skipped=True)
         except (OSError, ValueError, KeyError, TypeError):
             pass
         return None
@@ -74,9 +74,9 @@ class RankWriter:
         return RankFile(self._path(index), self.headers(targets), lanes)
 
     def _finish(self, index: int, sink: RankFile) -> WrittenFile:
-        sha256 = sink.finish()
-        write_text(self._record(index), json.dumps({"key": self._key, "sha256": sha256}) + "\n")
-        return WrittenFile(sink.path.name, sink.num_bytes, sha256, skipped=False)
+        crc32 = sink.finish()
+        write_text(self._record(index), json.dumps({"key": self._key, "crc32": crc32}) + "\n")
+        return WrittenFile(sink.path.name, sink.num_bytes, crc32, skipped=False)
 
     def _path(self, index: int) -> Path:
         return self._out / f"rank{index}.safetensors"

@@ -122,7 +122,7 @@ def manifest_text(plan: ConversionPlan, written: list[WrittenFile], findings: li
         "options": options,
         "tensors": sum(map(len, plan.targets)),
         "source": {file.name: file.stat().st_size for file in sources},
-        "files": {file.name: {"bytes": file.num_bytes, "sha256": file.sha256} for file in written},
+        "files": {file.name: {"bytes": file.num_bytes, "crc32": file.crc32} for file in written},
         "findings": [finding.as_dict() for finding in findings],
     }
     return json.dumps(document, indent=2) + "\n"
@@ -132,7 +132,7 @@ def report_of(out: Path) -> ConversionReport:
     """The report of a finished `out`, from its manifest."""
     document = json.loads((out / MANIFEST_NAME).read_text(encoding="utf-8"))
     files = tuple(
-        WrittenFile(name, entry["bytes"], entry["sha256"], skipped=True) for name, entry in document["files"].items()
+        WrittenFile(name, entry["bytes"], entry["crc32"], skipped=True) for name, entry in document["files"].items()
     )
     findings = tuple(Finding(**finding) for finding in document["findings"])
     return ConversionReport(out, files, document["tensors"], 0.0, True, findings)

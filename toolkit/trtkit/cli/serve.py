@@ -8,7 +8,7 @@ from trtkit.builds import open_build
 from trtkit.cli.output import Output, with_output
 from trtkit.server.connection import endpoints_of
 from trtkit.server.launch import ServerOptions
-from trtkit.server.run import describe, serve_until_interrupted
+from trtkit.server.run import serve_until_interrupted
 from trtkit.server.triton_server import TritonServer
 
 _PORT = click.IntRange(0, 65535)
@@ -37,6 +37,5 @@ def command(output: Output, build: Path, host: str, drain: float, threads: int |
         on_event=output.note,
     )
     with server:
-        output.result(*describe(server))
-        serve_until_interrupted(server)
+        serve_until_interrupted(server, output.result)
     output.note("stopped")

@@ -1,6 +1,7 @@
 """What `trtkit serve` does once the server is ready: say where it answers, and wait. Knows no command line."""
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 from trtkit.server.triton_server import TritonServer
@@ -34,7 +35,12 @@ def describe(server: TritonServer) -> tuple[dict[str, Any], str]:
     return document, text
 
 
-def serve_until_interrupted(server: TritonServer) -> None:
-    """Wait for Ctrl-C or SIGTERM. Raises ServerError when the server cannot be kept alive."""
+def serve_until_interrupted(server: TritonServer, announce: Callable[[dict[str, Any], str], None]) -> None:
+    """Announce where the ready server answers, then wait for Ctrl-C or SIGTERM.
+
+    Whoever reads the announcement may interrupt at once: from its first byte on, an interrupt is the normal end.
+    Raises ServerError when the server cannot be kept alive.
+    """
     with contextlib.suppress(KeyboardInterrupt):
+        announce(*describe(server))
         server.wait()

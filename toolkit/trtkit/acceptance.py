@@ -1,6 +1,6 @@
 """The outcome of verifying one draft, and the rates computed from many. Pure; knows no model and no server."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -19,19 +19,6 @@ class Acceptance:
     def num_accepted_tokens(self) -> int:
         """Draft tokens kept."""
         return len(self.token_ids) - 1
-
-
-def accept_greedy(draft: Sequence[int], target: Sequence[int]) -> Acceptance:
-    """Keep draft tokens while the target agrees, then take the target's next token.
-
-    target[i] is the target's choice after draft[:i], so it has len(draft) + 1 entries.
-    Raises ValueError when the lengths do not fit.
-    """
-    if len(target) != len(draft) + 1:
-        raise ValueError(f"need {len(draft) + 1} target tokens for {len(draft)} drafts, got {len(target)}")
-    disagreements = (i for i, (d, t) in enumerate(zip(draft, target, strict=False)) if d != t)
-    num_accepted = next(disagreements, len(draft))
-    return Acceptance(len(draft), (*draft[:num_accepted], target[num_accepted]))
 
 
 @dataclass(frozen=True)

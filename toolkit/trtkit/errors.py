@@ -38,10 +38,6 @@ class CheckpointError(InputError):
     """A checkpoint folder is missing, damaged, or of a kind trtkit does not read."""
 
 
-class PairError(InputError):
-    """Draft and target do not fit each other."""
-
-
 class RequestError(InputError):
     """One generation request is impossible; other requests are unaffected."""
 

@@ -57,7 +57,3 @@ class MagnitudeHistogram:
             return 0.0
         needed = np.ceil(self.total * percent / 100)
         return float(self.values[np.searchsorted(np.cumsum(self.counts), max(needed, 1))])
-
-    def root_mean_square(self) -> float:
-        """sqrt(mean x^2)."""
-        return float(np.sqrt(np.average(self.values**2, weights=self.counts))) if self.total else 0.0

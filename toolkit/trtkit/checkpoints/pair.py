@@ -40,9 +40,6 @@ class TokenizerDifference:
         return not (self.pieces or self.special or self.only_draft or self.only_target)
 
 
-IDENTICAL = TokenizerDifference((), (), (), (), (), False)
-
-
 def compare_tokenizers(draft: TokenizerSpec, target: TokenizerSpec) -> TokenizerDifference:
     """What differs; cheap when the two files are the same bytes."""
     chat_template = bool(draft.chat_template) and draft.chat_template != target.chat_template

@@ -1,31 +1,33 @@
 """The texts of a model repository, from a request or from engines that stand. Knows which renderer a backend has."""
 
-from collections.abc import Mapping
+from collections.abc import Callable
 
 from trtkit.checkpoints.model_spec import read_model_spec
 from trtkit.checkpoints.stop_ids import read_stop_ids
-from trtkit.engines.inspect import EngineInfo
+from trtkit.engines.inspect import EngineInfo, read_engine
 from trtkit.engines.requested_spec import engine_spec
 from trtkit.pipeline.llmapi_backend import llmapi_repository
 from trtkit.pipeline.request import BuildRequest
 from trtkit.repository.render import TokenIds, render_repository
 
+EngineOf = Callable[[str, BuildRequest], EngineInfo]
 
-def repository_texts(request: BuildRequest) -> dict[str, str]:
-    """What the repository will hold: relative path -> text. No engine has to be there."""
+
+def repository_texts(request: BuildRequest, engine_of: EngineOf | None = None) -> dict[str, str]:
+    """What the repository holds: relative path -> text. Without `engine_of`, no engine has to be there."""
     if request.config.backend == "llmapi":
         return llmapi_repository(request)
-    engines = {role: _predicted_engine(role, request) for role in request.config.models}
-    return dict(sorted(repository_files(request, engines).items()))
-
-
-def repository_files(request: BuildRequest, engines: Mapping[str, EngineInfo]) -> dict[str, str]:
-    """The files of the model repository for these engines: relative path -> text."""
+    engines = {role: (engine_of or predicted_engine)(role, request) for role in request.config.models}
     end_ids, pad_id = read_stop_ids(request.inputs["target"].folder)
     return render_repository(request.config, engines, TokenIds(end_ids, pad_id))
 
 
-def _predicted_engine(role: str, request: BuildRequest) -> EngineInfo:
+def built_engine(role: str, request: BuildRequest) -> EngineInfo:
+    """What the engine directory says of itself."""
+    return read_engine(request.out / "engines" / role)
+
+
+def predicted_engine(role: str, request: BuildRequest) -> EngineInfo:
     """What the engine directory will say of itself."""
     model = request.config.models[role]
     source = read_model_spec(request.inputs[role].folder)

@@ -14,7 +14,6 @@ from trtkit.config.schema import BuildConfig
 from trtkit.conversion.convert import convert_checkpoint
 from trtkit.doctor import inspect_machine
 from trtkit.engines.build import BuildTools, build_engine
-from trtkit.engines.inspect import read_engine
 from trtkit.engines.reference import write_reference_engine
 from trtkit.engines.requested_spec import engine_spec
 from trtkit.engines.runner import RunnerName
@@ -25,9 +24,8 @@ from trtkit.pipeline.calibrate import calibration_runner, explained, find_calibr
 from trtkit.pipeline.engine_backend import engine_job, find_tools
 from trtkit.pipeline.inputs import digest_input
 from trtkit.pipeline.launch import FOLDER, write_launch
-from trtkit.pipeline.llmapi_backend import llmapi_repository
 from trtkit.pipeline.manifest import StageResult, known_files, manifest_document, write_manifest
-from trtkit.pipeline.rendering import repository_files
+from trtkit.pipeline.rendering import built_engine, repository_texts
 from trtkit.pipeline.request import BuildRequest, gpu_sm
 from trtkit.pipeline.stages import (
     Stage,
@@ -126,15 +124,16 @@ def build(config: BuildConfig, options: BuildOptions, on_progress: OnProgress = 
     results = [StageResult("check", False, time.perf_counter() - started, 0)]
     if options.only == "check":
         return BuildReport(request.out, tuple(results), tuple(findings), None)
-    stages = [stage for stage in plan_stages(request) if options.only in (None, stage.group)]
+    plan = plan_stages(request)
+    stages = [stage for stage in plan if options.only in (None, stage.group)]
     if options.only == "convert":
-        _refuse_unmeasured(request)
+        _refuse_unmeasured(plan)
     work = runners(request, findings, on_progress)
     for role in request.measured:
         runner = calibration_runner(role, request, options.cache, inspect_machine(), findings, on_progress)
         work[f"calibrate {role}"] = runner
     if request.config.backend == "engine":
-        work |= _engine_runners(request, stages, options, on_progress)
+        work |= _engine_runners(request, plan, options, on_progress)
     results += [_run(stage, work[stage.name], on_progress) for stage in stages]
     if options.only is not None:
         return BuildReport(request.out, tuple(results), tuple(findings), None)
@@ -149,7 +148,7 @@ def runners(
     """Stage name -> the function that fills its scratch directory; what a stage notices is added to `findings`."""
     work: dict[str, Callable[[Path], None]] = {
         "tokenizer": lambda scratch: copy_tokenizer(request.inputs["target"].folder, scratch),
-        "repository": lambda scratch: _render(request, scratch),
+        "repository": lambda scratch: write_repository(repository_texts(request, built_engine), scratch),
     }
     for role in request.config.models:
         work[f"convert {role}"] = _conversion(role, request, findings, on_progress)
@@ -158,14 +157,14 @@ def runners(
 
 
 def _engine_runners(
-    request: BuildRequest, stages: list[Stage], options: BuildOptions, on_progress: OnProgress
+    request: BuildRequest, plan: list[Stage], options: BuildOptions, on_progress: OnProgress
 ) -> dict[str, Callable[[Path], None]]:
-    """trtllm-build for every engine of `stages`. The tools are looked for first: without them no conversion starts."""
-    pending = [s for s in stages if s.group == "engines" and not is_complete(s.out, s.key)]
-    if not pending:
+    """trtllm-build for every engine of the plan. The tools are looked for first: without them no conversion starts."""
+    asked = options.only in (None, "engines")
+    if not asked or all(is_complete(s.out, s.key) for s in plan if s.group == "engines"):
         return {}
     tools = options.tools or find_tools(request, inspect_machine(), options.runner, options.cache)
-    keys = {stage.name: stage.key for stage in plan_stages(request)}
+    keys = {stage.name: stage.key for stage in plan}
 
     def runner(role: str) -> Callable[[Path], None]:
         def run(scratch: Path) -> None:
@@ -193,9 +192,9 @@ def _conversion(
     return run
 
 
-def _refuse_unmeasured(request: BuildRequest) -> None:
+def _refuse_unmeasured(plan: list[Stage]) -> None:
     """With --only, the scales that a conversion takes may be missing, or those of other settings."""
-    for stage in plan_stages(request):
+    for stage in plan:
         if stage.group == "calibrate" and not is_complete(stage.out, stage.key):
             raise BuildError(
                 f"{stage.out} is not measured yet",
@@ -223,14 +222,6 @@ def _converted(role: str, request: BuildRequest) -> Path:
     if read_record(folder) is None:
         raise BuildError(f"{folder} is not converted yet", "run the build without --only", code="STAGE-ORDER")
     return folder
-
-
-def _render(request: BuildRequest, scratch: Path) -> None:
-    if request.config.backend == "llmapi":
-        write_repository(llmapi_repository(request), scratch)
-        return
-    engines = {role: read_engine(request.out / "engines" / role) for role in request.config.models}
-    write_repository(repository_files(request, engines), scratch)
 
 
 def _run(stage: Stage, work: Callable[[Path], None], on_progress: OnProgress) -> StageResult:

@@ -17,8 +17,3 @@ def activation_bytes(spec: ModelSpec, split: Split, dtype: str, max_num_tokens: 
 def logits_bytes(spec: ModelSpec, max_batch_size: int, max_draft_len: int) -> int:
     """float32 logits of the last token of every sequence, and of every draft token that is verified."""
     return max_batch_size * (max_draft_len + 1) * spec.vocab_size * FLOAT32_BYTES
-
-
-def gathered_logits_bytes(spec: ModelSpec, tokens: int, max_batch_size: int) -> int:
-    """float32 logits of every token of a batch, which an engine with gather_context_logits keeps."""
-    return tokens * spec.vocab_size * FLOAT32_BYTES * max_batch_size

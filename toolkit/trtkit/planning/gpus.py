@@ -16,7 +16,6 @@ class GpuModel:
 
     memory_bytes is the advertised size in decimal gigabytes, so a little less than the driver reports.
     fp16_flops is the tensor-core rate for FP16/BF16 with FP32 accumulation; fp8_flops is None below SM 89.
-    unified: the memory is shared with the host.
     """
 
     name: str
@@ -26,12 +25,6 @@ class GpuModel:
     fp16_flops: int
     fp8_flops: int | None
     source: str
-    unified: bool = False
-
-    @property
-    def has_fp8(self) -> bool:
-        """FP8 tensor cores came with SM 89."""
-        return self.sm >= 89
 
 
 def _gpu(name: str, sm: int, memory_gb: int, rates: tuple[float, float, float | None], source: str) -> GpuModel:
@@ -45,7 +38,6 @@ def _gpu(name: str, sm: int, memory_gb: int, rates: tuple[float, float, float | 
         fp16_flops=int(fp16 * TERA),
         fp8_flops=None if fp8 is None else int(fp8 * TERA),
         source=source,
-        unified=name.startswith("jetson"),
     )
 
 

@@ -1,11 +1,9 @@
-"""Triton's HTTP endpoint for readiness, loading, unloading. Talks to a server, starts none; standard library only."""
+"""Triton's HTTP endpoint for readiness and loading. Talks to a server, starts none; standard library only."""
 
 import http.client
 import json
 from dataclasses import dataclass
 from typing import Any
-
-from trtkit.errors import ServerError
 
 
 @dataclass(frozen=True)
@@ -36,28 +34,6 @@ class AdminClient:
         """Load or reload one model, with its config.pbtxt or with the config given instead."""
         body = {} if config_json is None else {"parameters": {"config": config_json}}
         return self._ask("POST", f"/v2/repository/models/{model}/load", timeout_s, body)
-
-    def unload(self, model: str, timeout_s: float) -> Answer:
-        """Ask Triton to unload one model; the answer comes before it is gone."""
-        return self._ask("POST", f"/v2/repository/models/{model}/unload", timeout_s, {})
-
-    def server_version(self) -> str:
-        """Triton's version, e.g. 2.51.0. Raises ServerError when it does not answer."""
-        document = self._get_json("/v2")
-        return str(document.get("version", "unknown"))
-
-    def _get_json(self, path: str) -> dict[str, Any]:
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=5)
-        try:
-            connection.request("GET", path)
-            document = json.loads(connection.getresponse().read())
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise ServerError(
-                f"Triton at {self._host}:{self._port} does not answer {path}: {error}", "start it with trtkit serve"
-            ) from None
-        finally:
-            connection.close()
-        return document if isinstance(document, dict) else {}
 
     def _ask(self, method: str, path: str, timeout_s: float, body: dict[str, Any] | None = None) -> Answer:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)

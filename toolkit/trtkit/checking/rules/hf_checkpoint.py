@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from trtkit.checking.rule import Hit, Rule, hit
+from trtkit.checking.rules.tokenizer_range import tokenizer_beyond_model
 from trtkit.checking.subjects.hf_checkpoint import HfCheckpoint
 
 
@@ -36,16 +37,8 @@ def _scaled_kv(checkpoint: HfCheckpoint) -> Iterable[Hit]:
 
 
 HF_RULES: tuple[Rule[HfCheckpoint], ...] = (
-    Rule(
-        code="TOK-BEYOND",
-        severity="error",
-        looks_at="checkpoint",
-        when="a tokenizer has ids beyond its own model's vocabulary",
-        cause="the {role}'s tokenizer goes up to id {largest}, its config.json says vocab_size {size}",
-        fix="use the tokenizer of the same checkpoint, or resize the embeddings",
-        source="config.json and tokenizer.json of one folder",
-        find=_tokenizer_beyond_model,
-        example=hit("config.json:vocab_size", role="checkpoint", largest=32016, size=32000),
+    tokenizer_beyond_model(
+        _tokenizer_beyond_model, hit("config.json:vocab_size", role="checkpoint", largest=32016, size=32000)
     ),
     Rule(
         code="CKPT-OTHER-DTYPE",

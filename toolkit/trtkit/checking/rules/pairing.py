@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from trtkit.checking.deployment import Deployment
 from trtkit.checking.rule import Hit, Rule, hit
+from trtkit.checking.rules.tokenizer_range import tokenizer_beyond_model
 from trtkit.checkpoints.pair import show
 
 _SHOWN_IDS = 5
@@ -180,17 +181,7 @@ PAIR_RULES: tuple[Rule[Deployment], ...] = (
         find=_sizes_for_tokens,
         example=hit(_DRAFT, draft=151936, target=152064),
     ),
-    Rule(
-        code="TOK-BEYOND",
-        severity="error",
-        looks_at="checkpoint",
-        when="a tokenizer has ids beyond its own model's vocabulary",
-        cause="the {role}'s tokenizer goes up to id {largest}, its config.json says vocab_size {size}",
-        fix="use the tokenizer of the same checkpoint, or resize the embeddings",
-        source="config.json and tokenizer.json of one folder",
-        find=_tokenizer_beyond_model,
-        example=hit("target.checkpoint", role="target", largest=32016, size=32000),
-    ),
+    tokenizer_beyond_model(_tokenizer_beyond_model, hit("target.checkpoint", role="target", largest=32016, size=32000)),
     Rule(
         code="PAIR-LENGTH",
         severity="note",

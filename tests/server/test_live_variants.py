@@ -1,5 +1,6 @@
 """Real servers on other kinds of builds: not decoupled, without a draft, adaptive, with rolling sinks."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from trtkit.config.schema import BuildConfig
 from trtkit.errors import RequestError
 from trtkit.server.launch import ServerOptions
 from trtkit.server.triton_server import TritonServer
+from trtkit.serving.draft_schedule import FILE, DraftSchedule, Step, schedule_document
 
 pytestmark = pytest.mark.tritonserver
 
@@ -50,6 +52,25 @@ def test_a_build_without_a_draft_refuses_drafts_and_answers(client: TritonClient
         assert ask(alone, 20).token_ids == expected
         with pytest.raises(RequestError, match="the build has no draft"):
             ask(alone, 20, num_draft_tokens=2)
+
+
+def test_a_schedule_that_appears_while_serving_sets_the_draft_length(tmp_path: Path) -> None:
+    def tune(draft_len: int) -> None:
+        document = schedule_document(DraftSchedule((Step(4, draft_len),)), {})
+        (tmp_path / "build" / FILE).write_text(json.dumps(document) + " " * draft_len)  # another size each time
+
+    with served(tmp_path, tiny_config(), same_draft=True) as (_, client):
+        expected = ask(client, 40)
+        found = {}
+        for draft_len in (0, 2):
+            tune(draft_len)
+            answer = ask(client, 40)
+            assert answer.token_ids == expected.token_ids
+            figures = answer.figures
+            found[draft_len] = figures.num_draft_tokens / max(1, figures.num_target_passes)
+        chosen = ask(client, 40, num_draft_tokens=4)
+    assert found[0] == 0 and 1.5 < found[2] <= 2
+    assert chosen.figures.num_target_passes == expected.figures.num_target_passes < 40 / 3
 
 
 def test_an_adaptive_build_changes_its_draft_length_and_no_token(client: TritonClient, tmp_path: Path) -> None:

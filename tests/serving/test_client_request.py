@@ -31,7 +31,7 @@ def read(defaults: BuildDefaults = DEFAULTS, *, decoupled: bool = True, **values
 
 def test_what_is_left_out_comes_from_the_build() -> None:
     request = read()
-    assert (request.end_ids, request.pad_id, request.max_draft_len, request.adaptive) == ((2, 3), 0, 4, True)
+    assert (request.end_ids, request.pad_id, request.max_draft_len, request.fixes_draft_len) == ((2, 3), 0, 4, False)
     assert request.sampling == {}
     assert not request.streaming
 
@@ -43,7 +43,7 @@ def test_what_is_sent_wins_over_the_build() -> None:
 
 
 def test_a_draft_length_in_the_request_is_fixed() -> None:
-    assert not read(num_draft_tokens=4).adaptive
+    assert read(num_draft_tokens=4).fixes_draft_len
 
 
 def test_sampling_inputs_get_the_engines_names() -> None:

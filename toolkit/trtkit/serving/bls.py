@@ -21,6 +21,7 @@ from trtkit.serving.client_request import (
 )
 from trtkit.serving.contract import bls_contract, llm_contract
 from trtkit.serving.draft_length import AdaptiveDraftLength, DraftLength, Experience, FixedDraftLength
+from trtkit.serving.draft_schedule import ScheduledDraftLength, WatchedSchedule
 from trtkit.serving.draft_target import DraftTargetRun, Generation
 from trtkit.serving.inner_llm import InnerLlm
 from trtkit.serving.kserve import Connection, Conversation
@@ -54,6 +55,8 @@ class DraftTarget:
         self._cancellation_period_s = arguments.number("cancellation_check_period_ms", 100) / 1000
         self._counters = Counters(BLS_COUNTERS, arguments.name)
         self._experience = Experience()
+        self._schedule = WatchedSchedule(arguments.build)
+        self._under_way: set[str] = set()
         self._threads = ThreadPoolExecutor(arguments.number("max_concurrency", 64), thread_name_prefix="answer")
 
     def execute(self, requests: Sequence[Any]) -> None:
@@ -83,6 +86,7 @@ class DraftTarget:
         ]
 
     def _answer_or_fail(self, request: ClientRequest, reply: Reply) -> None:
+        self._under_way.add(request.request_id)
         try:
             self._answer(request, reply)
         except TrtkitError as error:
@@ -91,6 +95,8 @@ class DraftTarget:
             # A thread's exception would be lost, and the client would wait for ever.
             reply.fail(TrtkitError(f"internal error: {type(error).__name__}: {error}", "see the server's log"))
             raise
+        finally:
+            self._under_way.discard(request.request_id)
 
     def _answer(self, request: ClientRequest, reply: Reply) -> None:
         refuse_surely_too_long(request.text, self._tokenizer.longest_token_bytes, self._defaults)
@@ -100,7 +106,8 @@ class DraftTarget:
             target = self._llm(self._target_name, request, conversation)
             draft = self._llm(self._draft_name, request, conversation) if request.max_draft_len > 0 else None
             draft_length = self._draft_length(request)
-            run = DraftTargetRun(self._generation(request, tuple(prompt_ids)), target, draft, draft_length)
+            scheduled = self._scheduled(draft_length, request)
+            run = DraftTargetRun(self._generation(request, tuple(prompt_ids)), target, draft, scheduled)
             self._tell(run, request, reply, target)
         self._counters.add(_counts(run, len(prompt_ids)))
         if isinstance(draft_length, AdaptiveDraftLength):
@@ -133,9 +140,16 @@ class DraftTarget:
         )
 
     def _draft_length(self, request: ClientRequest) -> DraftLength:
-        if request.adaptive:
+        if self._defaults.adaptive and not request.fixes_draft_len:
             return AdaptiveDraftLength(request.max_draft_len, self._experience)
         return FixedDraftLength(request.max_draft_len)
+
+    def _scheduled(self, draft_length: DraftLength, request: ClientRequest) -> DraftLength:
+        """Held to what was tuned for the load, unless the client chose the length itself."""
+        schedule = None if request.fixes_draft_len else self._schedule.current()
+        if schedule is None:
+            return draft_length
+        return ScheduledDraftLength(draft_length, schedule, lambda: len(self._under_way))
 
     def _llm(self, name: str, request: ClientRequest, conversation: Conversation) -> InnerLlm:
         return InnerLlm(

@@ -52,7 +52,10 @@ class BuildDefaults:
 
 @dataclass(frozen=True)
 class ClientRequest:
-    """One answer as the client wants it. sampling has the engine's input names."""
+    """One answer as the client wants it. sampling has the engine's input names.
+
+    fixes_draft_len says that max_draft_len is the client's own number and not to be changed.
+    """
 
     request_id: str
     text: str
@@ -63,7 +66,7 @@ class ClientRequest:
     stop_words: tuple[str, ...]
     sampling: Mapping[str, Any]
     max_draft_len: int
-    adaptive: bool
+    fixes_draft_len: bool
     streaming: bool
     includes_prompt: bool
 
@@ -112,7 +115,7 @@ def read_client_request(
         stop_words=tuple(inputs.texts("stop_words", row)),
         sampling=_sampling(inputs, row, llm),
         max_draft_len=_draft_len(inputs.value("num_draft_tokens", row), defaults),
-        adaptive=defaults.adaptive and "num_draft_tokens" not in inputs,
+        fixes_draft_len="num_draft_tokens" in inputs,
         streaming=streaming,
         includes_prompt=not streaming and not (defaults.excludes_prompt if exclude is None else exclude),
     )

@@ -103,6 +103,20 @@ def test_a_missing_tokenizer_is_an_error_with_a_fix(tmp_path: Path) -> None:
     assert caught.value.fix
 
 
+@pytest.mark.parametrize(
+    ("merges", "flat"),
+    [
+        (["a b", "b c"], b"a b b c"),
+        ([["a", "b"], ["b", "c"]], b"a b b c"),
+        ([['"', "\\"], ["[", '",']], b"\1 \0 [ \1,"),
+        ([], b""),
+    ],
+)
+def test_merges_are_compared_without_parsing(merges: list[object], flat: bytes, tmp_path: Path) -> None:
+    folder = write_tokenizer(tmp_path, {"merges": merges})
+    assert read_tokenizer(folder).merges_flat == flat
+
+
 def test_merges_are_split_off_where_the_library_puts_them() -> None:
     data = b'{"model": {"vocab": {"a": 0}, "merges": [["a", "b"]]}}\n'
     assert split_merges(data) == (b'{"model": {"vocab": {"a": 0}, "merges": []}}\n', b'[["a", "b"]]')

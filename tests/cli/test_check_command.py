@@ -184,8 +184,36 @@ def test_doctor_refuses_a_build_for_another_machine(tmp_path: Path) -> None:
     assert "RUN-RUNTIME" in {finding["code"] for finding in json.loads(result.stdout)["findings"]}
 
 
+def write_large_tokenizer(folder: Path, *, renamed: str, pairs: bool) -> None:
+    """A tokenizer of Llama 3's size: 128,000 pieces, 280,147 merges, 256 special tokens, of which one is `renamed`.
+
+    pairs: merges as lists of two, as newer releases of the tokenizers library write them, instead of one text.
+    """
+    pieces = [f"\u0120piece{number:07}" for number in range(128000)]
+    merges = [(pieces[n % 128000], pieces[(7 * n + 1) % 128000]) for n in range(280147)]
+    special = [renamed, *(f"<|reserved_special_token_{number}|>" for number in range(255))]
+    document = {
+        "version": "1.0",
+        "added_tokens": [{"id": 128000 + n, "content": text, "special": True} for n, text in enumerate(special)],
+        "normalizer": None,
+        "pre_tokenizer": None,
+        "post_processor": None,
+        "model": {
+            "type": "BPE",
+            "byte_fallback": False,
+            "vocab": {piece: number for number, piece in enumerate(pieces)},
+            "merges": merges if pairs else [" ".join(pair) for pair in merges],
+        },
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(document, ensure_ascii=False, indent=2))
+
+
 @pytest.mark.parametrize("command", ["check", "plan"])
-def test_under_a_second_of_cpu_time_and_without_heavy_imports(command: str, pair: Path) -> None:
+def test_under_a_second_of_cpu_time_and_without_heavy_imports(command: str, pair: Path, tmp_path: Path) -> None:
+    """With two tokenizers of Llama 3's size that differ in everything that makes a comparison dear."""
+    for name, renamed, pairs in ((LLAMA_70B, "<|a|>", False), (LLAMA_1B, "<|b|>", True)):
+        folder = tmp_path / "checkpoints" / name.replace("/", "--")
+        write_large_tokenizer(folder, renamed=renamed, pairs=pairs)
     probe = (
         "import sys, runpy; sys.argv = ['trtkit', *sys.argv[1:]]\n"
         "try: runpy.run_module('trtkit', run_name='__main__')\n"
@@ -197,6 +225,7 @@ def test_under_a_second_of_cpu_time_and_without_heavy_imports(command: str, pair
         done = subprocess.run([sys.executable, "-P", "-c", probe, command, str(pair)], capture_output=True, text=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert done.returncode == 0, done.stderr
+        assert command == "plan" or "PAIR-SPECIAL" in done.stdout
         assert done.stderr.splitlines()[-1] == "[]"
         spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(spent) < 1.0

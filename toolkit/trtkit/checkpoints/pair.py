@@ -77,7 +77,7 @@ def _segmentation(draft: TokenizerSpec, target: TokenizerSpec) -> Iterator[str]:
     """Names of what cuts text differently."""
     if draft.kind != target.kind:
         yield f"model type ({draft.kind} and {target.kind})"
-    if draft.merges_text != target.merges_text and draft.merge_rules != target.merge_rules:
+    if draft.merges_flat != target.merges_flat and draft.merge_rules != target.merge_rules:
         yield "merges"
     if draft.scores != target.scores:
         yield "scores"

@@ -52,6 +52,13 @@ class TokenizerSpec:
         return max(self.pieces.values(), default=-1)
 
     @cached_property
+    def merges_flat(self) -> bytes:
+        """The parts of all merges in order, as the file spells them; equal ones are equal rules, without parsing."""
+        # JSON has no raw control characters, so they can stand for what is escaped.
+        unescaped = self.merges_text.replace(rb"\\", b"\0").replace(rb"\"", b"\1")
+        return b" ".join(unescaped.split(b'"')[1::2])
+
+    @cached_property
     def merge_rules(self) -> list[str]:
         """The merges in one spelling: "left right". The file has them so, or as pairs."""
         merges = json.loads(self.merges_text) if self.merges_text else []

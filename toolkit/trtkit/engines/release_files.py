@@ -34,9 +34,7 @@ def _versions(
     return [_resolve(version, documents, resolved) | {"version": name} for name in names]
 
 
-def _resolve(
-    version: str, documents: dict[str, dict[str, Any]], resolved: dict[str, dict[str, Any]]
-) -> dict[str, Any]:
+def _resolve(version: str, documents: dict[str, dict[str, Any]], resolved: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The values of the file that `version` extends, with this file's laid over them; `resolved` remembers them."""
     if version not in resolved:
         own = documents[version]

@@ -23,6 +23,7 @@ from trtkit.cli.environment import cache_directory
 from trtkit.conversion.convert import convert_checkpoint
 from trtkit.conversion.options import ConversionOptions
 from trtkit.reference.engine import Engine
+from trtkit.reference.kv_cache.options import CacheOptions
 from trtkit.reference.request import GenerationRequest
 
 PROMPT_LENGTHS = (32, 512)
@@ -85,7 +86,7 @@ def random_prompt(length: int, seed: int) -> tuple[int, ...]:
 def load(checkpoint: Path, dtype: str, scratch: Path) -> dict[str, Measure]:
     convert_checkpoint(checkpoint, scratch, ConversionOptions(dtype=dtype))
     started = time.perf_counter()
-    engine = Engine.load(scratch, max_batch_size=1, max_seq_len=1024, reuse=False)
+    engine = Engine.load(scratch, max_batch_size=1, max_seq_len=1024, cache=CacheOptions(reuse="off"))
     sys.stderr.write(f"engine loaded in {time.perf_counter() - started:.2f} s\n")
     oracle = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=getattr(torch, dtype)).eval()
     return {"transformers": measure_transformers(oracle), "trtkit": measure_engine(engine)}

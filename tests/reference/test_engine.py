@@ -11,6 +11,7 @@ from tiny_trtllm import edit_tensors, tiny_model, write_checkpoint
 from transformers import PreTrainedModel
 from trtkit.errors import RequestError
 from trtkit.reference.engine import Engine
+from trtkit.reference.kv_cache.options import CacheOptions
 from trtkit.reference.request import GenerationRequest, StepOutput
 from trtkit.reference.sampling.params import SamplingParams
 
@@ -100,11 +101,11 @@ def test_a_prompt_that_leaves_a_cached_one_reuses_what_they_share(
     other = (*base[:20], (base[20] + 1) % 97, *base[21:])
     outputs = engine.generate(ask(other))
     assert outputs[0].num_reused_tokens == 20
-    assert tokens_of(outputs) == answer(make_engine(reuse=False), ask(other))
+    assert tokens_of(outputs) == answer(make_engine(cache=CacheOptions(reuse="off")), ask(other))
 
 
 def test_without_reuse_nothing_is_reused(make_engine: MakeEngine, make_prompt: MakePrompt) -> None:
-    engine, request = make_engine(reuse=False), ask(make_prompt(30))
+    engine, request = make_engine(cache=CacheOptions(reuse="off")), ask(make_prompt(30))
     answer(engine, request)
     assert engine.generate(request)[0].num_reused_tokens == 0
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trtkit.reference.engine import Engine
+from trtkit.reference.kv_cache.options import CacheOptions
 from trtkit.reference.request import GenerationRequest
 from trtkit.reference.sampling.params import SamplingParams
 
@@ -41,7 +42,7 @@ def engine(tiny_checkpoint: Path) -> Engine:
 
 @pytest.fixture(scope="module")
 def alone(tiny_checkpoint: Path) -> Any:
-    lonely = Engine.load(tiny_checkpoint, max_batch_size=1, max_seq_len=128, reuse=False)
+    lonely = Engine.load(tiny_checkpoint, max_batch_size=1, max_seq_len=128, cache=CacheOptions(reuse="off"))
 
     @cache
     def answer(prompt: tuple[int, ...], max_new_tokens: int, sampling: SamplingParams) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ import torch
 from trtkit.errors import RequestError
 from trtkit.reference.batch import TILE, make_batch
 from trtkit.reference.intake import Limits, check_request
+from trtkit.reference.kv_cache.options import CacheOptions
 from trtkit.reference.kv_cache.slots import SlotPool
 from trtkit.reference.kv_cache.storage import KvStorage
 from trtkit.reference.model.config import ModelConfig, read_config
@@ -18,7 +19,8 @@ from trtkit.reference.scheduler.scheduler import Scheduler
 from trtkit.reference.scheduler.sequence import Sequence
 from trtkit.reference.verify import Choices
 
-_MAX_NUM_TOKENS = 512
+MAX_NUM_TOKENS = 512
+DEFAULT_CACHE = CacheOptions()
 
 
 class Engine:
@@ -39,11 +41,13 @@ class Engine:
         max_batch_size: int,
         max_seq_len: int,
         num_threads: int | None = None,
-        reuse: bool = True,
+        cache: CacheOptions = DEFAULT_CACHE,
+        max_num_tokens: int = MAX_NUM_TOKENS,
     ) -> "Engine":
         """Read a TensorRT-LLM checkpoint directory and make room for max_batch_size sequences of max_seq_len tokens.
 
-        num_threads sets PyTorch's number of threads for the whole process; None leaves it alone.
+        num_threads sets PyTorch's number of threads for the whole process; None leaves it alone. max_num_tokens bounds
+        the rows of one pass: prompts share what running sequences leave of it.
         Raises CheckpointError when the directory is not a checkpoint that this engine computes.
         """
         if num_threads is not None:
@@ -51,16 +55,17 @@ class Engine:
         config = read_config(checkpoint)
         capacity = math.ceil(max_seq_len / TILE) * TILE
         weights = WeightLoader(checkpoint, config, torch.device("cpu")).load(capacity)
-        cache = KvStorage(
+        cache.check()
+        storage = KvStorage(
             num_layers=config.num_layers,
             num_slots=max_batch_size,
             capacity=capacity,
             kv_shape=(config.num_kv_heads, config.head_dim),
             like=weights.embedding,
         )
-        pool = SlotPool(max_batch_size, max_seq_len, reuse=reuse)
-        scheduler = Scheduler(pool, max(_MAX_NUM_TOKENS, 2 * max_batch_size))
-        return cls(Decoder(config, weights, cache), cache, scheduler, Limits(config.vocab_size, max_seq_len))
+        pool = SlotPool(max_batch_size, max_seq_len, reuse=cache.reuse != "off")
+        scheduler = Scheduler(pool, max(max_num_tokens, 2 * max_batch_size))
+        return cls(Decoder(config, weights, storage), storage, scheduler, Limits(config.vocab_size, max_seq_len))
 
     @property
     def config(self) -> ModelConfig:

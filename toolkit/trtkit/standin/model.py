@@ -7,6 +7,7 @@ from typing import Any
 from trtkit.engines.inspect import EngineInfo, read_engine
 from trtkit.errors import InputError, TrtkitError
 from trtkit.reference.engine import Engine
+from trtkit.reference.kv_cache.options import CacheOptions
 from trtkit.serving.arguments import ModelArguments, read_arguments
 from trtkit.serving.batch import refuse_batch, replies_of
 from trtkit.serving.contract import llm_contract
@@ -108,5 +109,5 @@ def _load(info: EngineInfo, arguments: ModelArguments) -> Engine:
         info.checkpoint,
         max_batch_size=info.spec.max_batch_size,
         max_seq_len=info.spec.max_seq_len,
-        reuse=arguments.flag("enable_kv_cache_reuse", default=True),
+        cache=CacheOptions(reuse="tokens" if arguments.flag("enable_kv_cache_reuse", default=True) else "off"),
     )

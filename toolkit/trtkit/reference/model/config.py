@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trtkit.errors import CheckpointError
+from trtkit.reference.model.attention_rule import AttentionRule
 
 
 class Family(NamedTuple):
@@ -76,6 +77,11 @@ class ModelConfig:
     tensor_parallel: int
     pipeline_parallel: int
     embedding_split_dim: int | None
+
+    @property
+    def attention_rules(self) -> tuple[AttentionRule, ...]:
+        """One for every layer."""
+        return (AttentionRule(scale=self.head_dim**-0.5),) * self.num_layers
 
 
 def read_config(folder: Path) -> ModelConfig:

@@ -64,6 +64,7 @@ class Decoder:
             group_size=config.num_q_heads // config.num_kv_heads,
             head_dim=config.head_dim,
             capacity=cache.capacity,
+            rules=config.attention_rules,
             like=weights.embedding,
         )
 
@@ -105,7 +106,7 @@ class Decoder:
         if turned is not heads:
             heads[:, num_q:].copy_(turned[:, num_q:])
         self._cache.write(index, cache_rows, qkv[: len(cache_rows), num_q * head_dim :])
-        return tiles.run(turned[:, :num_q], self._cache.keys[index], self._cache.values[index])
+        return tiles.run(index, turned[:, :num_q], self._cache.keys[index], self._cache.values[index])
 
     def _norm_heads(self, heads: Tensor, weight: Tensor) -> Tensor:
         """[N, Q + K, D], each head for itself."""

@@ -7,27 +7,29 @@ from typing import Any
 import pytest
 import torch
 from trtkit.errors import RequestError
-from trtkit.reference.sampling.noise import uniform
+from trtkit.reference.sampling.noise import Purpose, derived_seed, uniform
 from trtkit.reference.sampling.params import MAX_SEED, SamplingParams
-from trtkit.reference.sampling.sampler import Draw, choose, cut, penalize
+from trtkit.reference.sampling.sampler import choose, cut, invert, probabilities
+from trtkit.reference.sampling.scores import Past, adjust
 
 LOGITS = torch.tensor([0.5, 2.0, -1.0, 1.0, 0.0])
 
 
-def draw(noise: float = 0.0, counts: dict[int, int] | None = None, forbidden: int | None = None, **values: Any) -> Draw:
-    return Draw(SamplingParams(**{"top_k": 0, **values}), counts or {}, noise, forbidden)
+def chosen(noise: float = 0.0, past: Past = Past(), **values: Any) -> int:  # noqa: B008 (frozen)
+    params = SamplingParams(**{"top_k": 0, **values})
+    return int(choose(adjust(LOGITS, params, past), params, noise))
 
 
 def share_of_tokens(**values: Any) -> list[float]:
     """How often each token is chosen over a fine grid of noise."""
     grid = 2000
-    chosen = Counter(choose(LOGITS, draw((i + 0.5) / grid, **values)) for i in range(grid))
-    return [chosen[token] / grid for token in range(len(LOGITS))]
+    counts = Counter(chosen((i + 0.5) / grid, **values) for i in range(grid))
+    return [counts[token] / grid for token in range(len(LOGITS))]
 
 
 @pytest.mark.parametrize("values", [{"top_k": 1}, {"temperature": 0.0}])
 def test_greedy_takes_the_best_token_whatever_the_noise(values: dict[str, Any]) -> None:
-    assert {choose(LOGITS, draw(noise, **values)) for noise in (0.0, 0.5, 0.999)} == {1}
+    assert {chosen(noise, **values) for noise in (0.0, 0.5, 0.999)} == {1}
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
@@ -61,28 +63,50 @@ def test_the_best_token_survives_every_cut() -> None:
     assert share_of_tokens(top_p=1e-9, min_p=1.0) == [0, 1, 0, 0, 0]
 
 
-def test_penalties_apply_to_tokens_that_occurred_after_the_temperature() -> None:
-    scores = penalize(
-        LOGITS,
-        draw(
-            counts={1: 2, 2: 1},
-            temperature=0.5,
-            repetition_penalty=2.0,
-            presence_penalty=0.1,
-            frequency_penalty=0.01,
-        ),
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"top_k": 1}, {"top_k": 3}, {"top_p": 0.8}, {"min_p": 0.3, "temperature": 0.7}, {"top_k": 4, "top_p": 0.7}],
+)
+def test_the_stated_distribution_is_the_one_that_is_drawn_from(values: dict[str, Any]) -> None:
+    params = SamplingParams(**{"top_k": 0, **values})
+    stated = probabilities(adjust(LOGITS, params, Past()), params)
+    assert float(stated.sum()) == pytest.approx(1, abs=1e-12)
+    assert share_of_tokens(**values) == pytest.approx(stated.tolist(), abs=1e-3)
+
+
+def test_many_rows_are_drawn_as_each_alone() -> None:
+    rows = torch.randn(50, 7, generator=torch.Generator().manual_seed(0))
+    noise = torch.linspace(0, 0.999, 50, dtype=torch.float64)
+    for params in (SamplingParams(top_k=0), SamplingParams(top_k=3, top_p=0.8), SamplingParams()):
+        together = choose(rows, params, noise)
+        assert together.tolist() == [int(choose(row, params, float(u))) for row, u in zip(rows, noise, strict=True)]
+        one_by_one = torch.stack([probabilities(row, params) for row in rows])
+        assert torch.equal(probabilities(rows, params), one_by_one)
+
+
+def test_a_token_of_weight_zero_is_not_drawn_at_either_end() -> None:
+    weights = torch.tensor([0.0, 0.25, 0.75, 0.0])
+    assert [int(invert(weights, noise)) for noise in (0.0, 0.24, 0.25, 1 - 2**-53)] == [1, 1, 2, 2]
+
+
+def test_bias_then_temperature_then_penalties_on_tokens_that_occurred() -> None:
+    params = SamplingParams(
+        temperature=0.5, top_k=0, repetition_penalty=2.0, presence_penalty=0.1, frequency_penalty=0.01
     )
-    assert scores.tolist() == pytest.approx([1.0, 4.0 / 2 - 0.1 - 0.02, -2.0 * 2 - 0.1 - 0.01, 2.0, 0.0])
+    past = Past(counts={1: 2, 2: 1}, bias=torch.tensor([0.25, 0.0, 0.0, -0.5, 0.0]))
+    expected = [1.5, 4.0 / 2 - 0.1 - 0.02, -2.0 * 2 - 0.1 - 0.01, 1.0, 0.0]
+    assert adjust(LOGITS, params, past).tolist() == pytest.approx(expected)
 
 
 def test_a_forbidden_token_is_never_chosen() -> None:
-    assert choose(LOGITS, draw(forbidden=1, top_k=1)) == 3
-    assert 1 not in {choose(LOGITS, draw(i / 100, forbidden=1)) for i in range(100)}
+    past = Past(forbidden_ids=(1, 3))
+    assert chosen(past=past, top_k=1) == 0
+    assert {chosen(i / 100, past) for i in range(100)} == {0, 2, 4}
 
 
 def test_the_logits_of_the_pass_are_left_alone() -> None:
     logits = LOGITS.clone()
-    penalize(logits, draw(counts={1: 1}, repetition_penalty=2.0, forbidden=0))
+    adjust(logits, SamplingParams(repetition_penalty=2.0, temperature=0.3), Past({1: 1}, (0,), torch.ones(5)))
     assert torch.equal(logits, LOGITS)
 
 
@@ -102,6 +126,18 @@ def test_noise_is_uniform_and_neighbours_are_independent(seeds: Any) -> None:
     assert abs(torch.corrcoef(pairs)[0, 1]) < 5 / math.sqrt(20_000)
     counts = torch.histc(values, bins=20, min=0, max=1)
     assert float(((counts - 1000) ** 2 / 1000).sum()) < 50  # chi-square, 19 degrees of freedom: p = 0.0001
+
+
+def test_numbers_for_different_purposes_are_independent() -> None:
+    # As above: 20,000 pairs, 5 deviations.
+    drawn = [[uniform(seed, 3, purpose) for seed in range(20_000)] for purpose in Purpose]
+    table = torch.corrcoef(torch.tensor(drawn, dtype=torch.float64)) - torch.eye(3)
+    assert table.abs().max() < 5 / math.sqrt(20_000)
+
+
+def test_sequences_of_one_request_have_different_seeds_and_the_first_its_own() -> None:
+    assert derived_seed(7, 0) == 7
+    assert len({derived_seed(seed, index) for seed in (0, 7, MAX_SEED) for index in range(10)}) == 30
 
 
 def test_every_value_out_of_range_is_named_at_once() -> None:

@@ -167,11 +167,11 @@ class Engine:
         """Choose a sequence's next tokens, rewind the rest of its drafts, and let it go when it is done."""
         request = sequence.request
         token_ids: tuple[int, ...] = ()
-        acceptance, error = None, None
+        acceptance, error, chosen = None, None, None
         try:
-            num_chosen = choices.extend(sequence, rows)
-            token_ids = tuple(sequence.token_ids[-num_chosen:])
-            acceptance = sequence.settle(num_chosen)
+            chosen = choices.extend(sequence, rows)
+            token_ids = tuple(sequence.token_ids[-chosen.num_tokens :])
+            acceptance = sequence.settle(chosen.num_tokens)
             reason = sequence.finish_reason()
             self._scheduler.advance(sequence)
         except RequestError as problem:
@@ -192,4 +192,6 @@ class Engine:
             num_reused_tokens=sequence.num_reused,
             acceptance=acceptance,
             error=error,
+            log_probs=chosen.log_probs if chosen else (),
+            generation_logits=chosen.generation_logits if chosen else None,
         )

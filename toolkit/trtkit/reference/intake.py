@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from trtkit.errors import RequestError
-from trtkit.reference.request import GenerationRequest
+from trtkit.reference.request import FloatArray, GenerationRequest
 
 
 @dataclass(frozen=True)
@@ -15,26 +17,35 @@ class Limits:
 
 
 def check_request(request: GenerationRequest, limits: Limits) -> None:
-    """Raise RequestError: REQ-EMPTY, REQ-VOCAB, REQ-LENGTH, REQ-TOKENS or REQ-SAMPLING."""
+    """Raise RequestError: REQ-EMPTY, REQ-VOCAB, REQ-LENGTH, REQ-TOKENS, REQ-SAMPLING, REQ-WORDS or REQ-ARRAY."""
     if not request.prompt_ids:
         raise RequestError("the prompt is empty", "send at least one token", code="REQ-EMPTY")
     _check_ids("prompt", request.prompt_ids, limits.vocab_size)
     _check_ids("draft", request.draft_ids, limits.vocab_size)
+    if request.end_id is not None:
+        _check_ids("end", (request.end_id,), limits.vocab_size)
     if request.max_new_tokens < 1 or not 0 <= request.min_new_tokens <= request.max_new_tokens:
         raise RequestError(
             f"max_new_tokens is {request.max_new_tokens}, min_new_tokens {request.min_new_tokens}",
             "ask for at least one token, and for no more at least than at most",
             code="REQ-TOKENS",
         )
+    _check_length(request, limits.max_seq_len)
+    request.sampling.check()
+    for name, words in (("stop", request.stop_words), ("bad", request.bad_words)):
+        _check_words(name, words, limits.vocab_size)
+    _check_arrays(request, limits.vocab_size)
+
+
+def _check_length(request: GenerationRequest, max_seq_len: int) -> None:
     num_tokens = len(request.prompt_ids) + request.max_new_tokens
-    if num_tokens > limits.max_seq_len:
+    if num_tokens > max_seq_len:
         raise RequestError(
             f"{len(request.prompt_ids)} prompt tokens and {request.max_new_tokens} new ones exceed max_seq_len"
-            f" {limits.max_seq_len} by {num_tokens - limits.max_seq_len}",
+            f" {max_seq_len} by {num_tokens - max_seq_len}",
             "shorten the prompt, ask for fewer tokens, or build with a larger max_seq_len",
             code="REQ-LENGTH",
         )
-    request.sampling.check()
 
 
 def _check_ids(what: str, token_ids: tuple[int, ...], vocab_size: int) -> None:
@@ -45,4 +56,41 @@ def _check_ids(what: str, token_ids: tuple[int, ...], vocab_size: int) -> None:
             f"{what} token {wrong} is outside the vocabulary of {vocab_size} tokens",
             "use the tokenizer that belongs to this model",
             code="REQ-VOCAB",
+        )
+
+
+def _check_words(name: str, words: tuple[tuple[int, ...], ...], vocab_size: int) -> None:
+    for word in words:
+        if not word:
+            raise RequestError(f"a {name} word holds no token", "leave it out", code="REQ-WORDS")
+        _check_ids(f"{name} word", word, vocab_size)
+
+
+def _check_arrays(request: GenerationRequest, vocab_size: int) -> None:
+    threshold = request.draft_acceptance_threshold
+    if threshold is not None and (not 0 < threshold <= 1 or request.draft_logits is None):
+        raise RequestError(
+            f"draft_acceptance_threshold is {threshold}",
+            "send a number above 0 and at most 1, together with draft logits, or leave it out",
+            code="REQ-SAMPLING",
+        )
+    if request.draft_logits is not None:
+        _check_array("draft_logits", request.draft_logits, (len(request.draft_ids), vocab_size))
+    if request.embedding_bias is not None:
+        _check_array("embedding_bias", request.embedding_bias, (vocab_size,))
+
+
+def _check_array(name: str, array: FloatArray, shape: tuple[int, ...]) -> None:
+    """Minus infinity is a way to exclude a token; a row that excludes all of them is no distribution."""
+    if array.shape != shape:
+        raise RequestError(
+            f"{name} has the shape {list(array.shape)}, it must be {list(shape)}",
+            "send one row of draft logits for each draft token, and a bias with one number for each token",
+            code="REQ-ARRAY",
+        )
+    if array.size and not np.isfinite(array.max(axis=-1)).all():
+        raise RequestError(
+            f"{name} holds a NaN, plus infinity, or a row of nothing but minus infinity",
+            "send finite numbers; minus infinity excludes single tokens",
+            code="REQ-ARRAY",
         )

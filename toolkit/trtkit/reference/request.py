@@ -1,13 +1,31 @@
 """What a caller asks of the engine and what comes back step by step. Knows no tensors, no scheduling."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from trtkit.acceptance import Acceptance
 from trtkit.errors import TrtkitError
 from trtkit.reference.sampling.params import SamplingParams
 
-FinishReason = Literal["length", "end_id", "cancelled", "error"]
+FinishReason = Literal["length", "end_id", "stop_words", "cancelled", "error"]
+FloatArray = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class Returns:
+    """What comes back besides tokens.
+
+    log_probs: of every token, under the distribution after bias, temperature and penalties and before any cut.
+    generation_logits: the model's own logits at every token. context_logits: the same at every prompt token; such a
+    prompt is computed whole, without reuse.
+    """
+
+    log_probs: bool = False
+    generation_logits: bool = False
+    context_logits: bool = False
 
 
 @dataclass(frozen=True)
@@ -15,8 +33,16 @@ class GenerationRequest:
     """One prompt to continue.
 
     draft_ids are verified in the pass over the prompt: the answer begins with those that the model itself chooses,
-    then goes on with its own tokens up to max_new_tokens. end_id ends the answer and is part of it; until
-    min_new_tokens are out it is never chosen.
+    then goes on with its own tokens up to max_new_tokens. With draft_logits, the logits that the drafts were drawn
+    from under this request's own sampling, they are accepted by exact rejection sampling, without by comparing tokens;
+    draft_acceptance_threshold replaces the random number of the former and makes it inexact.
+
+    end_id ends the answer and is part of it; until min_new_tokens are out it is never chosen. A stop word ends the
+    answer behind itself; a bad word is never completed.
+
+    K drafts, V vocab_size.
+        draft_logits    [K, V] float32
+        embedding_bias  [V] float32, added to the logits
     """
 
     request_id: str
@@ -26,6 +52,12 @@ class GenerationRequest:
     end_id: int | None = None
     draft_ids: tuple[int, ...] = ()
     min_new_tokens: int = 0
+    draft_logits: FloatArray | None = field(default=None, compare=False)
+    draft_acceptance_threshold: float | None = None
+    embedding_bias: FloatArray | None = field(default=None, compare=False)
+    stop_words: tuple[tuple[int, ...], ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    returns: Returns = field(default_factory=Returns)
 
 
 @dataclass(frozen=True)
@@ -34,7 +66,12 @@ class StepOutput:
 
     token_ids are the tokens of this step alone. finish_reason is set exactly when finished is. acceptance is set on
     a step that verified a draft. num_reused_tokens of the num_prompt_tokens came from an earlier request's cache.
-    error says why a request ended with the reason "error".
+    error says why a request ended with the reason "error". What the request's `returns` asks for is of this step too.
+
+    V vocab_size.
+        log_probs          one for each token
+        generation_logits  [tokens, V] float32
+        context_logits     [prompt tokens of this step, V] float32
     """
 
     request_id: str
@@ -45,3 +82,6 @@ class StepOutput:
     num_reused_tokens: int
     acceptance: Acceptance | None = None
     error: TrtkitError | None = None
+    log_probs: tuple[float, ...] = ()
+    generation_logits: FloatArray | None = field(default=None, compare=False)
+    context_logits: FloatArray | None = field(default=None, compare=False)

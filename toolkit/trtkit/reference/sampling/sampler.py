@@ -1,7 +1,7 @@
-"""One row of logits becomes one token id. Knows penalties, cuts and draws; knows no sequences."""
+"""Scores become probabilities and a token id. Knows cuts and draws; knows no sequences and where no score is from.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+Every function takes any number of rows in front: [..., V] means one row or many under the same SamplingParams.
+"""
 
 import torch
 from torch import Tensor
@@ -9,59 +9,36 @@ from torch import Tensor
 from trtkit.reference.sampling.params import SamplingParams
 
 
-@dataclass(frozen=True)
-class Draw:
-    """What one choice depends on besides the logits.
-
-    counts: how often each token occurred in prompt and answer so far. forbidden_id is never chosen. noise is the
-    uniform random number of this position.
-    """
-
-    params: SamplingParams
-    counts: Mapping[int, int]
-    noise: float
-    forbidden_id: int | None = None
-
-
-def choose(logits: Tensor, draw: Draw) -> int:
-    """The token for one row.
+def choose(scores: Tensor, params: SamplingParams, noise: Tensor | float) -> Tensor:
+    """The tokens that uniform random numbers pick.
 
     V vocab_size.
-        logits  [V] float32, finite; not changed
+        scores   [..., V] float32
+        noise    [...] in [0, 1)
+        returns  [...] int64
     """
-    params = draw.params
-    scores = penalize(logits, draw)
     if params.is_greedy:
-        return int(scores.argmax())
-    if params.top_k == 0 and params.top_p == 1 and params.min_p == 0:
-        return _invert(torch.softmax(scores, dim=0), draw.noise)
-    num_kept = min(params.top_k, len(scores)) if params.top_k else len(scores)
-    kept_scores, kept_ids = torch.topk(scores, num_kept)
-    probs = cut(torch.softmax(kept_scores, dim=0), params.top_p, params.min_p)
-    return int(kept_ids[_invert(probs, draw.noise)])
+        return scores.argmax(dim=-1)
+    probs, ids = _candidates(scores, params)
+    index = invert(probs, noise)
+    return index if ids is None else ids.gather(-1, index[..., None])[..., 0]
 
 
-def penalize(logits: Tensor, draw: Draw) -> Tensor:
-    """Temperature, then the repetition, presence and frequency penalties, then the forbidden token.
-
-    The order, the division of positive and multiplication of negative logits, and counting the prompt too are
-    TensorRT-LLM's (cpp/tensorrt_llm/kernels/penaltyKernels.cu, batchApplyPenalty).
+def probabilities(scores: Tensor, params: SamplingParams) -> Tensor:
+    """The distribution that `choose` draws from.
 
     V vocab_size.
-        logits   [V] float32
-        returns  [V] float32, a new tensor
+        scores   [..., V] float32
+        returns  [..., V] float64, sum 1
     """
-    params = draw.params
-    scores = logits / params.temperature if params.temperature not in (0, 1) else logits.clone()
-    if params.has_penalties and draw.counts:
-        ids = torch.tensor(list(draw.counts), device=logits.device)
-        counts = torch.tensor(list(draw.counts.values()), dtype=scores.dtype, device=logits.device)
-        seen = scores[ids]
-        seen = torch.where(seen < 0, seen * params.repetition_penalty, seen / params.repetition_penalty)
-        scores[ids] = seen - params.presence_penalty - params.frequency_penalty * counts
-    if draw.forbidden_id is not None:
-        scores[draw.forbidden_id] = -torch.inf
-    return scores
+    if params.is_greedy:
+        one = scores.new_ones((), dtype=torch.float64).expand(*scores.shape[:-1], 1)
+        return torch.zeros_like(scores, dtype=torch.float64).scatter_(-1, scores.argmax(-1, keepdim=True), one)
+    probs, ids = _candidates(scores, params)
+    whole = probs.double()
+    if ids is not None:
+        whole = torch.zeros_like(scores, dtype=torch.float64).scatter_(-1, ids, whole)
+    return whole / whole.sum(-1, keepdim=True)
 
 
 def cut(probs: Tensor, top_p: float, min_p: float) -> Tensor:
@@ -71,17 +48,33 @@ def cut(probs: Tensor, top_p: float, min_p: float) -> Tensor:
     min-p what has at least min_p times the highest probability (Nguyen et al. 2024).
 
     C candidates.
-        probs    [C] falling, sum 1
-        returns  [C] not normalised
+        probs    [..., C] falling, sum 1
+        returns  [..., C] not normalised
     """
-    before = probs.cumsum(0) - probs
-    kept = (before < top_p) & (probs >= min_p * probs[0])
-    kept[0] = True
+    before = probs.cumsum(-1) - probs
+    kept = (before < top_p) & (probs >= min_p * probs[..., :1])
+    kept[..., 0] = True
     return torch.where(kept, probs, 0.0)
 
 
-def _invert(probs: Tensor, noise: float) -> int:
-    """The index at which the cumulative sum of `probs` [C], which need not sum to 1, passes noise x total."""
-    cumulative = probs.double().cumsum(0)
-    index = torch.searchsorted(cumulative, noise * cumulative[-1], right=True)
-    return int(index.clamp_(max=len(probs) - 1))
+def invert(weights: Tensor, noise: Tensor | float) -> Tensor:
+    """The index at which the cumulative sum of weights passes noise x total; never one of weight zero.
+
+    C candidates.
+        weights  [..., C], not all zero; they need not sum to 1
+        noise    [...] in [0, 1)
+        returns  [...] int64
+    """
+    cumulative = weights.double().cumsum(-1)
+    total = cumulative[..., -1]
+    passed = torch.minimum(noise * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, passed[..., None].contiguous(), right=True)[..., 0]
+
+
+def _candidates(scores: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor | None]:
+    """(weights [..., C], their token ids [..., C], or None where they are all tokens in order)."""
+    if params.top_k == 0 and params.top_p == 1 and params.min_p == 0:
+        return torch.softmax(scores, dim=-1), None
+    num_kept = min(params.top_k, scores.shape[-1]) if params.top_k else scores.shape[-1]
+    kept_scores, kept_ids = torch.topk(scores, num_kept)
+    return cut(torch.softmax(kept_scores, dim=-1), params.top_p, params.min_p), kept_ids

@@ -6,6 +6,7 @@ from collections.abc import Sequence as Tokens
 from trtkit.acceptance import Acceptance
 from trtkit.reference.kv_cache.slots import Placement
 from trtkit.reference.request import FinishReason, GenerationRequest
+from trtkit.reference.sampling.words import completions, ends_with_word
 
 
 class Sequence:
@@ -41,9 +42,12 @@ class Sequence:
         return [*self.token_ids[self.num_computed :], *self.draft_ids]
 
     @property
-    def forbidden_id(self) -> int | None:
-        """The end token while the answer is still too short for it."""
-        return self.request.end_id if self.num_new_tokens < self.request.min_new_tokens else None
+    def forbidden_ids(self) -> tuple[int, ...]:
+        """The end token while the answer is still too short for it, and what would complete a bad word."""
+        request = self.request
+        is_too_short = self.num_new_tokens < request.min_new_tokens
+        ends = (request.end_id,) if request.end_id is not None and is_too_short else ()
+        return (*ends, *completions(self.token_ids, request.bad_words))
 
     def append(self, token_id: int) -> None:
         """Add one chosen token to the answer."""
@@ -65,6 +69,8 @@ class Sequence:
         """Why the answer is complete, or None while it is not."""
         if self.num_new_tokens and self.token_ids[-1] == self.request.end_id:
             return "end_id"
+        if self.request.stop_words and ends_with_word(self.token_ids, self.num_new_tokens, self.request.stop_words):
+            return "stop_words"
         return "length" if self.num_new_tokens >= self.request.max_new_tokens else None
 
 

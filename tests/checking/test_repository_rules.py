@@ -165,7 +165,7 @@ CASES: dict[str, tuple[Edit, Edit]] = {
     ),
     "SPEC-K": (parameter(BLS, "max_draft_len", "5"), parameter(BLS, "max_draft_len", "4")),
     "REPO-NO-DRAFTS": (
-        engine("target", max_draft_len=0),
+        all_of(engine("target", max_draft_len=0), unset(BLS, "max_draft_len")),
         all_of(engine("target", max_draft_len=0), remove("model_repository", DRAFT), unset(BLS, "max_draft_len")),
     ),
     "REPO-VALUE": (parameter(LLM, "sink_token_length", "0"), parameter(LLM, "sink_token_length", "4")),

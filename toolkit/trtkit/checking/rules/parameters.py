@@ -45,8 +45,11 @@ def _draft_length(repository: Repository) -> Iterable[Hit]:
 
 
 def _undrafted_target(repository: Repository) -> Iterable[Hit]:
-    target = repository.target
+    """Where the orchestrator names no draft length of its own; else SPEC-K says it."""
+    target, bls = repository.target, repository.models.get(BLS)
     engine = repository.engines.get(target.name) if target else None
+    if bls is not None and bls.parameter("max_draft_len") is not None:
+        return
     if target is not None and engine is not None and repository.draft is not None and not engine.max_draft_len:
         yield hit(target.place("parameters.gpt_model_path"), draft=repository.draft.name)
 
@@ -172,7 +175,7 @@ PARAMETER_RULES: tuple[Rule[Repository], ...] = (
         code="REPO-NO-DRAFTS",
         severity="error",
         looks_at="repository",
-        when="there is a draft model, and the target engine was built for none",
+        when="there is a draft model, the target engine was built for none, and no max_draft_len is stated",
         cause="the engine accepts 0 draft tokens, but the repository has a draft model ({draft})",
         fix="build the target with --speculative_decoding_mode draft_tokens_external and --max_draft_len",
         source="tensorrtllm_backend issue #473",

@@ -4,14 +4,23 @@ from collections.abc import Iterable
 
 from trtkit.checking.deployment import Deployment
 from trtkit.checking.rule import Hit, Rule, hit
-from trtkit.engines.release import newest_sinks_release
+from trtkit.engines.release import Release, newest_sinks_release
 
 _STRATEGY = "attention_sinks.strategy"
+_KEEPS_SINKS = "LlamaForCausalLM"
+
+
+def _lost_with(deployment: Deployment) -> Release | None:
+    """The release of the YAML when engine sinks are asked of it and it has them no longer."""
+    release = deployment.release if deployment.engine_sinks and deployment.backend == "engine" else None
+    return release if release is not None and not release.sinks else None
 
 
 def _version(deployment: Deployment) -> Iterable[Hit]:
-    release = deployment.release
-    if deployment.engine_sinks and deployment.backend == "engine" and release is not None and not release.sinks:
+    """Only where an older release would help: neither for a pair nor for another architecture does it."""
+    release, spec = _lost_with(deployment), deployment.specs.get("target")
+    helps = deployment.speculation is None and (spec is None or spec.architecture == _KEEPS_SINKS)
+    if release is not None and helps:
         newest = newest_sinks_release()
         yield hit(_STRATEGY, version=release.version, newest=newest.version, image=newest.images[-1])
 
@@ -24,14 +33,18 @@ def _ignored(deployment: Deployment) -> Iterable[Hit]:
 def _architecture(deployment: Deployment) -> Iterable[Hit]:
     spec = deployment.specs.get("target")
     if deployment.engine_sinks and deployment.backend == "engine" and spec is not None:
-        if spec.architecture != "LlamaForCausalLM":
-            yield hit(_STRATEGY, architecture=spec.architecture)
+        if spec.architecture != _KEEPS_SINKS:
+            yield hit(_STRATEGY, architecture=spec.architecture, newest=newest_sinks_release().version)
 
 
 def _speculation(deployment: Deployment) -> Iterable[Hit]:
     if deployment.engine_sinks and deployment.backend == "engine" and deployment.speculation is not None:
         chain = deployment.outcome("target").block_reuse.then("a draft-target engine refuses to load without reuse")
-        yield hit(_STRATEGY, chain=chain)
+        release, newest = _lost_with(deployment), newest_sinks_release().version
+        gone = (
+            f"TensorRT-LLM {release.version} builds no engine that keeps sinks, and up to {newest}: " if release else ""
+        )
+        yield hit(_STRATEGY, chain=gone + chain)
 
 
 def _reuse(deployment: Deployment) -> Iterable[Hit]:
@@ -102,7 +115,7 @@ SINK_RULES: tuple[Rule[Deployment], ...] = (
         code="SINK-VERSION",
         severity="error",
         looks_at="YAML",
-        when="strategy engine with a TensorRT-LLM after 0.21",
+        when="strategy engine with a TensorRT-LLM after 0.21, for a Llama model without a draft",
         cause="trtllm-build of TensorRT-LLM {version} asserts that streamingllm is off; {newest} was the last with it",
         fix="write strategy: rolling, or tensorrt_llm: {newest} (Triton image {image})",
         source="TensorRT-LLM PR #6379",
@@ -125,11 +138,11 @@ SINK_RULES: tuple[Rule[Deployment], ...] = (
         severity="error",
         looks_at="YAML",
         when="strategy engine with a target that is no LlamaForCausalLM",
-        cause="the builder keeps sinks for LlamaForCausalLM only; the target is {architecture}",
+        cause="the builder kept sinks for LlamaForCausalLM only, up to {newest}; the target is {architecture}",
         fix="write strategy: rolling",
         source="commands/build.py up to 0.21",
         find=_architecture,
-        example=hit(_STRATEGY, architecture="Qwen2ForCausalLM"),
+        example=hit(_STRATEGY, architecture="Qwen2ForCausalLM", newest="0.21.0"),
     ),
     Rule(
         code="SINK-REUSE",

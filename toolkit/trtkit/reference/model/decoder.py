@@ -35,9 +35,10 @@ class Layer:
 class Weights:
     """All weights of a decoder.
 
-    V vocab_size, E hidden_size.
+    V vocab_size, E hidden_size, V' rows of the head: all, or those of a draft's vocabulary.
         embedding   [V, E]
         final_norm  [E]
+        vocabulary  [V'] the token id of every row of the head; None when they are all tokens in order
         rotation    [T, 1, D / 2] complex64
     """
 
@@ -45,6 +46,7 @@ class Weights:
     layers: tuple[Layer, ...]
     final_norm: Tensor
     head: Linear
+    vocabulary: Tensor | None
     rotation: Tensor
 
 
@@ -118,13 +120,17 @@ class Decoder:
         return functional.silu(fc).mul_(gate)
 
     def _head(self, hidden: Tensor, choosing_rows: list[int]) -> Tensor:
-        """Final norm and vocabulary projection of the rows that choose tokens."""
+        """Final norm and vocabulary projection of the rows that choose tokens; -inf where a draft has no logits."""
         if not choosing_rows:
             return hidden.new_empty(0, self.config.vocab_size, dtype=torch.float32)
         padding = choosing_rows[:1] * (MIN_ROWS - len(choosing_rows))
         rows = hidden[self._ints(choosing_rows + padding)]
-        logits = self._weights.head(self._norm(rows, self._weights.final_norm))
-        return logits[: len(choosing_rows)].float()
+        logits = self._weights.head(self._norm(rows, self._weights.final_norm))[: len(choosing_rows)].float()
+        vocabulary = self._weights.vocabulary
+        if vocabulary is None:
+            return logits
+        whole = logits.new_full((len(logits), self.config.vocab_size), -torch.inf)
+        return whole.index_copy_(1, vocabulary, logits)
 
     def _ints(self, values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._device)

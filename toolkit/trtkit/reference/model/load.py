@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from trtkit.checkpoints.draft_vocabulary import read_draft_vocabulary
 from trtkit.reference.model.config import ModelConfig
 from trtkit.reference.model.decoder import Layer, Weights
 from trtkit.reference.model.linear import Linear, can_pack, make_linear
@@ -33,15 +34,22 @@ class WeightLoader:
             last_stage = config.pipeline_parallel - 1
             embedding = self._move(shards.take("transformer.vocab_embedding.weight", vocab_shape, 0))
             head = shards.take("lm_head.weight", vocab_shape, last_stage) if shards.has("lm_head.weight") else embedding
+            vocabulary = self._vocabulary()
             weights = Weights(
                 embedding=embedding,
                 layers=tuple(self._layer(shards, stage, index) for stage, index in shards.stages()),
                 final_norm=self._move(shards.take("transformer.ln_f.weight", (config.hidden_size,), last_stage)),
-                head=self._linear(head, None),
+                head=self._linear(head if vocabulary is None else head[vocabulary], None),
+                vocabulary=vocabulary,
                 rotation=rotation_table(config.rope, config.head_dim, max_seq_len).to(self._device),
             )
             shards.refuse_leftovers()
         return weights
+
+    def _vocabulary(self) -> Tensor | None:
+        """The ids of a draft that computes the logits of some tokens only."""
+        token_ids = read_draft_vocabulary(self._folder, self._config.vocab_size)
+        return None if token_ids is None else torch.tensor(token_ids, device=self._device)
 
     def _layer(self, shards: Shards, stage: int, index: int) -> Layer:
         config, prefix = self._config, f"transformer.layers.{index}."

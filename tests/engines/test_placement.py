@@ -39,3 +39,15 @@ def test_where_each_model_runs(
     assert placement.devices == {"target": target, "draft": draft}
     assert placement.shared == shared
     assert placement.num_gpus == max(*target, *draft) + 1
+
+
+@pytest.mark.parametrize(
+    ("config", "target", "draft"),
+    [(pair(8, 4, 1), (2, 3, 4, 5), (1,)), (pair(8, 2, 2), (3, 4), (1, 2)), (pair(1, 1, 1), (2,), (1,))],
+)
+def test_the_orchestrator_comes_first_then_the_draft(
+    config: BuildConfig, target: tuple[int, ...], draft: tuple[int, ...]
+) -> None:
+    placement = place(config)
+    assert placement.participants == {"target": target, "draft": draft}
+    assert placement.num_processes == 1 + len(target) + len(draft)

@@ -1,38 +1,52 @@
-"""Two models on one GPU: solved fractions give each its share in load order; what does not fit names its shortfall."""
+"""Two models on one GPU: solved limits give each its share in any load order; what does not fit names its shortfall."""
+
+from dataclasses import replace
 
 import pytest
-from trtkit.planning.memory import RUNTIME_BYTES, ModelShare, fit
+from trtkit.planning.memory import RUNTIME_BYTES, Fit, ModelShare, fit
 
 GB = 10**9
-TARGET = ModelShare(weight_bytes=30 * GB, buffer_bytes=GB, kv_bytes_per_sequence=GB, tokens_per_sequence=1024)
-DRAFT = ModelShare(weight_bytes=2 * GB, buffer_bytes=GB, kv_bytes_per_sequence=GB // 10, tokens_per_sequence=1024)
+KIB = 1024
+TARGET = ModelShare(30 * GB, GB, kv_bytes_per_sequence=1024 * 1000 * KIB, tokens_per_sequence=1024)
+DRAFT = ModelShare(2 * GB, GB, kv_bytes_per_sequence=1024 * 100 * KIB, tokens_per_sequence=1024)
+SHARES = (TARGET, DRAFT)
 
 
-def left_after_loading(memory_bytes: int, shares: tuple[ModelShare, ...], fractions: tuple[float, ...]) -> list[int]:
-    """KV bytes that the runtime gives each model when they load one after another."""
-    free, given = memory_bytes, []
-    for share, fraction in zip(shares, fractions, strict=True):
+def left_after_loading(memory_bytes: int, solution: Fit, order: tuple[int, ...]) -> dict[int, int]:
+    """Tokens that the runtime gives each model when they load one after another: the smaller of both limits."""
+    free, given = memory_bytes, {}
+    for number in order:
+        share = SHARES[number]
         free -= share.weight_bytes + share.buffer_bytes + RUNTIME_BYTES
-        given.append(int(free * fraction))
-        free -= given[-1]
-        assert free >= 0
+        per_token = share.kv_bytes_per_sequence // share.tokens_per_sequence
+        given[number] = min(int(free * solution.fractions[number]) // per_token, solution.max_tokens[number])
+        free -= given[number] * per_token
+        assert free >= 0, "the next model finds no memory"
     return given
 
 
 def test_one_model_takes_what_is_left() -> None:
-    assert fit(80 * GB, (TARGET,)).sequences == 45  # (80 - 32) * 0.95
+    assert fit(80 * GB, (TARGET,)).sequences == 43  # (80 - 32) * 0.95 / 1.048576
 
 
-def test_the_fractions_give_both_models_room_for_the_same_sequences() -> None:
-    solution = fit(80 * GB, (TARGET, DRAFT))
-    given = left_after_loading(80 * GB, (TARGET, DRAFT), solution.fractions)
-    for share, room in zip((TARGET, DRAFT), given, strict=True):
-        assert room >= solution.sequences * share.kv_bytes_per_sequence
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_both_models_get_room_for_the_same_sequences_whichever_loads_first(order: tuple[int, ...]) -> None:
+    solution = fit(80 * GB, SHARES)
+    given = left_after_loading(80 * GB, solution, order)
+    assert solution.sequences > 30
+    assert given == dict(enumerate(solution.max_tokens))
+    assert all(0 < fraction < 1 for fraction in solution.fractions)
 
 
-def test_fractions_of_nine_tenths_each_would_leave_nothing_for_the_draft() -> None:
-    with pytest.raises(AssertionError):
-        left_after_loading(80 * GB, (TARGET, DRAFT), (0.97, 0.9))
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_fractions_of_nine_tenths_each_would_leave_the_second_too_little(order: tuple[int, ...]) -> None:
+    solution = fit(80 * GB, SHARES)
+    greedy = replace(solution, fractions=(0.97, 0.97), max_tokens=(10**9, 10**9))
+    try:
+        second = left_after_loading(80 * GB, greedy, order)[order[1]]
+    except AssertionError:
+        return
+    assert second < solution.max_tokens[order[1]]
 
 
 def test_token_limits_are_whole_sequences() -> None:

@@ -11,6 +11,7 @@ from trtkit.config.schema import BuildConfig
 from trtkit.engines.inspect import EngineInfo
 from trtkit.engines.spec import EngineSpec
 from trtkit.errors import InputError
+from trtkit.repository.llm_parameters import KvMemory
 from trtkit.repository.pbtxt import parse_pbtxt
 from trtkit.repository.render import TokenIds, render_repository, write_repository
 from trtkit.serving.contract import contracts
@@ -132,8 +133,10 @@ def test_two_models_share_one_gpu_unless_told_otherwise() -> None:
     key = "kv_cache_free_gpu_mem_fraction"
     files = render(config())
     assert [parameters(files, model)[key] for model in ("tensorrt_llm", "tensorrt_llm_draft")] == ["0.45", "0.45"]
-    planned = render(config(), kv_fractions={"target": 0.7, "draft": 0.2})
+    planned = render(config(), kv_memory={"target": KvMemory(0.7, 4096), "draft": KvMemory(0.2)})
     assert [parameters(planned, model)[key] for model in ("tensorrt_llm", "tensorrt_llm_draft")] == ["0.7", "0.2"]
+    assert parameters(planned, "tensorrt_llm")["max_tokens_in_paged_kv_cache"] == "4096"
+    assert "max_tokens_in_paged_kv_cache" not in parameters(planned, "tensorrt_llm_draft")
     assert parameters(render(config(draft=None, speculation=None)), "tensorrt_llm")[key] == "0.9"
 
 
@@ -144,6 +147,18 @@ def test_a_draft_has_a_gpu_of_its_own_where_there_are_enough(count: int, draft: 
     assert (of_target["gpu_device_ids"], of_draft["gpu_device_ids"]) == ("0,1,2,3", draft)
     for written in (of_target, of_draft):
         assert written["kv_cache_free_gpu_mem_fraction"] == fraction
+
+
+def test_draft_logits_go_over_mpi_between_processes_that_are_named() -> None:
+    gpu = {"gpu": {"name": "h100-sxm-80gb", "count": 8}, "target": {"checkpoint": "t", "tensor_parallel": 4}}
+    logits = {"speculation": {"kind": "draft_target", "acceptance": "logits"}}
+    files = render(config(backend="engine", **gpu, **logits))
+    of_target, of_draft = (parameters(files, name) for name in ("tensorrt_llm", "tensorrt_llm_draft"))
+    assert (of_draft["participant_ids"], of_target["participant_ids"]) == ("1", "2,3,4,5")
+    assert of_target["speculative_decoding_fast_logits"] == of_draft["speculative_decoding_fast_logits"] == "true"
+    for other in (config(backend="reference", **logits), config(backend="engine", **gpu)):
+        assert "participant_ids" not in parameters(render(other), "tensorrt_llm")
+        assert "speculative_decoding_fast_logits" not in parameters(render(other), "tensorrt_llm")
 
 
 def test_devices_are_named_only_for_a_known_gpu() -> None:

@@ -94,7 +94,7 @@ def _memory(plan: Plan) -> Table:
     if plan.fit is not None and plan.fit.sequences:
         table.add_row("sequences that fit", f"{plan.fit.sequences} on {where}" + (", shared" if plan.shared else ""))
         table.add_row(
-            "KV fractions", ", ".join(f"{fraction:.3f}" for fraction in plan.fit.fractions) + " in load order"
+            "KV fractions", ", ".join(f"{fraction:.3f}" for fraction in plan.fit.fractions) + ", in any load order"
         )
         table.add_row("KV tokens", ", ".join(map(str, plan.fit.max_tokens)) + " (max_tokens_in_paged_kv_cache)")
     elif plan.fit is not None:

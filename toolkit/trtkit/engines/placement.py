@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trtkit.config.schema import BuildConfig
+from trtkit.config.schema import BuildConfig, DraftTarget
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,18 @@ class Placement:
         """Whether two models have a GPU in common, and therefore its memory."""
         named = [device for devices in self.devices.values() for device in devices]
         return len(set(named)) < len(named)
+
+    @property
+    def participants(self) -> dict[str, tuple[int, ...]]:
+        """Role -> the MPI ranks of its processes where all are started beforehand: 0 orchestrates, then the draft's."""
+        drafting = len(self.devices.get("draft", ()))
+        ranks = {"draft": range(1, 1 + drafting), "target": range(1 + drafting, self.num_processes)}
+        return {role: tuple(ranks[role]) for role in self.devices}
+
+    @property
+    def num_processes(self) -> int:
+        """The orchestrator's process and one for every rank."""
+        return 1 + sum(len(devices) for devices in self.devices.values())
 
     @property
     def num_gpus(self) -> int:
@@ -34,3 +46,14 @@ def place(config: BuildConfig) -> Placement:
     fits = sum(ranks.values()) <= count
     first = {"target": 0, "draft": ranks["target"] if fits else 0}
     return Placement({role: tuple(range(first[role], first[role] + number)) for role, number in ranks.items()})
+
+
+def hands_logits_over(config: BuildConfig) -> bool:
+    """Whether the draft's processes send their logits to the target's by MPI (speculative_decoding_fast_logits).
+
+    NVIDIA's backend does so only in orchestrator mode with processes that were started beforehand; elsewhere the
+    logits would pass through Triton, K x vocabulary numbers for every step.
+    """
+    speculation = config.speculation
+    by_logits = isinstance(speculation, DraftTarget) and speculation.acceptance == "logits"
+    return by_logits and config.backend == "engine"

@@ -49,13 +49,6 @@ def launch_engines(ranks: Ranks, server: TritonServer, num_gpus: int, *, fast_lo
     return _prespawned(ranks, server) if fast_logits else _orchestrator(ranks, server, num_gpus)
 
 
-def participant_ids(ranks: Ranks) -> dict[str, str]:
-    """The config.pbtxt parameter participant_ids of each model in prespawned mode: rank 0 orchestrates, then draft."""
-    draft = range(1, 1 + ranks.draft)
-    target = range(1 + ranks.draft, 1 + ranks.draft + ranks.target)
-    return {_DRAFT: ",".join(map(str, draft)), _TARGET: ",".join(map(str, target))}
-
-
 def _leader(ranks: Ranks, server: TritonServer) -> Launch:
     processes = [["-n", "1", *rank_command(server, rank, [_TARGET])] for rank in range(ranks.target)]
     reason = f"one model on {ranks.target} rank{'s' if ranks.target > 1 else ''}: every rank is a tritonserver"

@@ -7,6 +7,7 @@ import trtkit
 from trtkit.artifacts import write_text
 from trtkit.config.schema import Model
 from trtkit.engines.llmapi import serve_command, serve_yaml
+from trtkit.engines.placement import hands_logits_over
 from trtkit.launch.container import Container
 from trtkit.launch.files import CONTAINER, SERVE, build_script, launch_files
 from trtkit.launch.mode import Launch, Ranks, launch_engines, launch_llmapi
@@ -34,7 +35,7 @@ def server_launch(request: BuildRequest) -> Launch | None:
         return None
     ranks = Ranks(_ranks(config.target), _ranks(config.draft) if config.draft else 0)
     num_gpus = config.gpu.count if config.gpu else max(ranks.target, ranks.draft)
-    return launch_engines(ranks, server, num_gpus)
+    return launch_engines(ranks, server, num_gpus, fast_logits=hands_logits_over(config))
 
 
 def _llmapi_environment(request: BuildRequest) -> Mapping[str, str]:

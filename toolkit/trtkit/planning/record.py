@@ -14,7 +14,8 @@ FORMULAS = {
     "kept when those before it were",
     "accepted_per_drafted": "(mean_acceptance_length - 1) / K; this is what bench calls acceptance_rate",
     "speedup": "mean_acceptance_length / (K * draft step + verification of K + 1 tokens), in units of a target pass",
-    "kv_fractions": "of what is free once the model is loaded, in load order",
+    "kv_fractions": "of what is free once the model is loaded, enough in any load order together with "
+    "max_tokens_in_paged_kv_cache, of which the runtime takes the smaller",
 }
 
 

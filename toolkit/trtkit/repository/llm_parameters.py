@@ -2,19 +2,31 @@
 
 from dataclasses import dataclass
 
-from trtkit.config.schema import BuildConfig, DraftTarget
+from trtkit.config.schema import BuildConfig
+
+
+@dataclass(frozen=True)
+class KvMemory:
+    """What the KV cache of one engine may take: a fraction of the GPU memory that is free when it loads, and a number
+    of tokens (None: no limit of its own). The runtime takes the smaller of the two.
+    """
+
+    fraction: float
+    max_tokens: int | None = None
 
 
 @dataclass(frozen=True)
 class LlmPlacement:
     """Where one engine lies and what it may use.
 
-    kv_fraction is of the GPU memory that is free when it loads. devices: the GPU of each rank, by number.
+    devices: the GPU of each rank, by number. participants: the MPI ranks of its processes, where they are started
+    beforehand.
     """
 
     engine_dir: str
-    kv_fraction: float
+    kv_memory: KvMemory
     devices: tuple[int, ...]
+    participants: tuple[int, ...] = ()
 
 
 def llm_parameters(config: BuildConfig, placement: LlmPlacement) -> dict[str, str]:
@@ -29,7 +41,7 @@ def llm_parameters(config: BuildConfig, placement: LlmPlacement) -> dict[str, st
         "gpt_model_path": placement.engine_dir,
         "max_beam_width": "1",
         "batch_scheduler_policy": "guaranteed_no_evict",
-        "kv_cache_free_gpu_mem_fraction": f"{placement.kv_fraction:g}",
+        "kv_cache_free_gpu_mem_fraction": f"{placement.kv_memory.fraction:g}",
         "enable_kv_cache_reuse": _flag(config.kv_cache.reuse),
         "exclude_input_in_output": "false",
         "enable_chunked_context": "false",
@@ -49,12 +61,15 @@ def llm_parameters(config: BuildConfig, placement: LlmPlacement) -> dict[str, st
 
 
 def _gpu_parameters(config: BuildConfig, placement: LlmPlacement) -> dict[str, str]:
-    """Devices, and draft logits over MPI, which only a GPU has."""
+    """Devices, the limit of a shared GPU, and draft logits over MPI, which only a GPU has."""
     parameters = {}
+    if placement.kv_memory.max_tokens is not None:
+        parameters["max_tokens_in_paged_kv_cache"] = str(placement.kv_memory.max_tokens)
     if config.gpu is not None:
         parameters["gpu_device_ids"] = ",".join(map(str, placement.devices))
-    if isinstance(config.speculation, DraftTarget) and config.speculation.acceptance == "logits":
-        parameters["speculative_decoding_fast_logits"] = "false"
+    if placement.participants:
+        parameters["participant_ids"] = ",".join(map(str, placement.participants))
+        parameters["speculative_decoding_fast_logits"] = "true"
     return parameters
 
 

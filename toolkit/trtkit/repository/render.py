@@ -7,10 +7,10 @@ from pathlib import Path
 from trtkit.artifacts import write_text
 from trtkit.config.schema import BuildConfig
 from trtkit.engines.inspect import EngineInfo
-from trtkit.engines.placement import place
+from trtkit.engines.placement import hands_logits_over, place
 from trtkit.errors import InputError
 from trtkit.repository.ensemble import ensemble_steps
-from trtkit.repository.llm_parameters import LlmPlacement, llm_parameters
+from trtkit.repository.llm_parameters import KvMemory, LlmPlacement, llm_parameters
 from trtkit.repository.pbtxt import ModelConfig, to_pbtxt
 from trtkit.serving.contract import BLS, DRAFT, ENSEMBLE, POSTPROCESSING, PREPROCESSING, TARGET, contracts
 
@@ -40,17 +40,17 @@ def render_repository(
     engines: Mapping[str, EngineInfo],
     token_ids: TokenIds,
     *,
-    kv_fractions: Mapping[str, float] | None = None,
+    kv_memory: Mapping[str, KvMemory] | None = None,
 ) -> dict[str, str]:
     """Every file of the model repository: relative path -> text.
 
-    `engines` has "target", and "draft" where the config has one. kv_fractions are the shares of free GPU memory by
-    role; by default each of two models that share a GPU has less than half, and one with GPUs of its own has 0.9.
+    `engines` has "target", and "draft" where the config has one. kv_memory holds what a role's cache may take;
+    by default each of two models that share a GPU has less than half of it, and one with GPUs of its own has 0.9.
     Paths inside the files are relative to the build directory. Raises InputError for what trtkit's Triton models do
     not serve.
     """
     _refuse_unserved(config, engines)
-    placements = _placements(config, engines, kv_fractions or {})
+    placements = _placements(config, engines, kv_memory or {})
     models = {
         name: ModelConfig(
             contract,
@@ -105,16 +105,18 @@ def _refuse_unserved(config: BuildConfig, engines: Mapping[str, EngineInfo]) -> 
 
 
 def _placements(
-    config: BuildConfig, engines: Mapping[str, EngineInfo], kv_fractions: Mapping[str, float]
+    config: BuildConfig, engines: Mapping[str, EngineInfo], kv_memory: Mapping[str, KvMemory]
 ) -> dict[str, LlmPlacement]:
     placed = place(config)
+    participants = placed.participants if hands_logits_over(config) else {}
     # The fraction is of the memory that is free at load; NVIDIA's guide keeps each of two at or below a half.
-    default_fraction = 0.45 if placed.shared else 0.9
+    default = KvMemory(0.45 if placed.shared else 0.9)
     return {
         model: LlmPlacement(
             engine_dir=ENGINE_DIRS[model],
-            kv_fraction=kv_fractions.get(role, default_fraction),
+            kv_memory=kv_memory.get(role, default),
             devices=placed.devices[role],
+            participants=participants.get(role, ()),
         )
         for model, role in ((TARGET, "target"), (DRAFT, "draft"))
         if role in engines

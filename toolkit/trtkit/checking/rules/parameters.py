@@ -97,6 +97,8 @@ def _fractions(repository: Repository) -> Iterable[Hit]:
     models = [model for model in (repository.target, repository.draft) if model is not None]
     if len(models) < 2 or not _share_a_gpu(*models):
         return
+    if all(model.parameter("max_tokens_in_paged_kv_cache") is not None for model in models):
+        return  # then each is kept to its own share, whichever loads first
     fractions = [_number(model.parameter("kv_cache_free_gpu_mem_fraction") or "0.9") for model in models]
     if sum(fractions) > _SHARED_FRACTIONS and not _reference(repository):
         yield hit(models[1].place("parameters.kv_cache_free_gpu_mem_fraction"), target=fractions[0], draft=fractions[1])
@@ -235,9 +237,9 @@ PARAMETER_RULES: tuple[Rule[Repository], ...] = (
         code="REPO-FRACTION",
         severity="warning",
         looks_at="repository",
-        when="two models share a GPU, and their memory fractions add up to more than 0.95",
+        when="two models share a GPU without limits in tokens, and their memory fractions add up to more than 0.95",
         cause="target and draft share a GPU with fractions {target:g} and {draft:g}; the one loaded second starves",
-        fix="take the fractions of `trtkit plan`, at most a half each",
+        fix="take fractions and max_tokens_in_paged_kv_cache of `trtkit plan`, or at most a half each",
         source="TensorRT-LLM issues #486, #2034, #1188",
         find=_fractions,
         example=hit("tensorrt_llm_draft/config.pbtxt:parameters.kv_cache_free_gpu_mem_fraction", target=0.9, draft=0.9),

@@ -1,15 +1,18 @@
 """Which loads a bench runs, in which order, and what its figures say about speculation."""
 
+import asyncio
 import json
-import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
-from trtkit.evaluate.bench import BenchPlan, BenchRun, Load, plan_loads, run_bench
+from trtkit.evaluate.bench import BenchPlan, BenchPrompt, BenchRun, Load, plan_loads, run_bench
 from trtkit.evaluate.bench_plot import plot_bench
 from trtkit.evaluate.endpoint import Arrival, EndpointRequest, Generation
-from trtkit.evaluate.latency import RunStats, Spread
-from trtkit.evaluate.reports.bench_document import BenchContext, bench_document
+from trtkit.evaluate.latency import RunStats, spread_of
+from trtkit.evaluate.load import Timer
+from trtkit.evaluate.reports.bench_document import BenchContext, bench_document, run_name
+from trtkit.evaluate.reports.bench_summary import bench_junit, bench_markdown
 from trtkit.evaluate.speedup import Speedup, recommended_draft_lens, speedups_of
 
 MS = 1_000_000
@@ -33,7 +36,7 @@ class SteadyEndpoint:
         self.clock = clock
         self.asked: list[EndpointRequest] = []
 
-    def generate(self, request: EndpointRequest) -> Generation:
+    async def generate(self, request: EndpointRequest) -> Generation:
         self.asked.append(request)
         sent = self.clock.now_ns
         drafting = bool(request.draft_len)
@@ -41,20 +44,21 @@ class SteadyEndpoint:
         self.clock.now_ns += arrivals[-1][0] * MS
         times = tuple(Arrival(sent + ms * MS, tokens) for ms, tokens in arrivals)
         counts = (4, 1, 2) if drafting else (0, 0, 3)
-        return Generation((7, 8, 9), sent, times, *counts)
+        return Generation((7, 8, 9), sent, times, *counts, num_reused_blocks=2)
 
 
 def bench(plan: BenchPlan) -> tuple[tuple[BenchRun, ...], list[EndpointRequest]]:
     clock = Clock()
     endpoint = SteadyEndpoint(clock)
-    return run_bench({"target": endpoint, "speculative": endpoint}, plan, clock), endpoint.asked
+    return asyncio.run(run_bench({"target": endpoint, "speculative": endpoint}, plan, Timer(clock))), endpoint.asked
 
 
-PLAN = BenchPlan(plan_loads([2], [1], with_oracle=False), ("a", "b"), 3, rounds=2, warmup_requests=1)
+PROMPTS = (BenchPrompt("a", 3, "short"), BenchPrompt("b", 3, "long"))
+PLAN = BenchPlan(plan_loads([2], [1], with_oracle=False), PROMPTS, rounds=2, warmup_requests=1)
 
 
-def test_each_concurrency_gets_the_plain_target_and_every_draft_length() -> None:
-    assert plan_loads([1, 4, 0, 4], [1, 2], with_oracle=True) == (
+def test_each_pace_gets_the_plain_target_and_every_draft_length() -> None:
+    assert plan_loads([1, 4, 0, 4], [1, 2], [0.5], with_oracle=True) == (
         Load("oracle", 0, 1),
         Load("target", 0, 1),
         Load("speculative", 1, 1),
@@ -62,6 +66,9 @@ def test_each_concurrency_gets_the_plain_target_and_every_draft_length() -> None
         Load("target", 0, 2),
         Load("speculative", 1, 2),
         Load("speculative", 4, 2),
+        Load("target", 0, None, 0.5),
+        Load("speculative", 1, None, 0.5),
+        Load("speculative", 4, None, 0.5),
     )
 
 
@@ -75,35 +82,32 @@ def test_cold_prompts_never_repeat_and_warm_ones_do() -> None:
     _, cold = bench(PLAN)
     assert len({request.text for request in cold}) == len(cold) == PLAN.num_requests
     assert all(request.text.endswith((" a", " b")) for request in cold)
-    _, warm = bench(BenchPlan(PLAN.loads, PLAN.texts, 3, cold=False))
+    _, warm = bench(BenchPlan(PLAN.loads, PROMPTS, cold=False))
     assert {request.text for request in warm} == {"a", "b"}
 
 
 def test_the_figures_leave_the_warm_up_out() -> None:
     (plain, speculative), _ = bench(PLAN)
     assert plain.stats is not None and speculative.stats is not None
-    assert (plain.stats.num_requests, plain.stats.ttft_ms, plain.stats.tpot_ms) == (4, Spread(10, 10), Spread(4, 4))
+    assert plain.stats.num_requests == 4
+    assert plain.stats.ttft_ms == spread_of([10] * 4) and plain.stats.tpot_ms == spread_of([4] * 4)
     assert plain.stats.tokens_per_s == pytest.approx(12 / (4 * 0.018))
-    assert speculative.stats.tpot_ms == Spread(2, 2)
+    assert plain.stats.requests_per_s == pytest.approx(1 / 0.018)
+    assert plain.stats.mean_reused_blocks == 2
+    assert speculative.stats.tpot_ms == spread_of([2] * 4)
     assert (speculative.stats.acceptance_rate, speculative.stats.mean_acceptance_length) == (0.25, 1.5)
 
 
-def test_concurrent_requests_are_in_flight_together() -> None:
-    together = threading.Barrier(3, timeout=10)
-
-    class Meeting:
-        def generate(self, request: EndpointRequest) -> Generation:
-            together.wait()  # raises BrokenBarrierError unless three requests meet here
-            return Generation((1,), 0, (Arrival(MS, 1),))
-
-    plan = BenchPlan((Load("target", 0, 3),), ("a", "b", "c"), 1, rounds=1, warmup_requests=0)
-    (run,) = run_bench({"target": Meeting()}, plan, iter(range(MS)).__next__)
-    assert run.stats is not None
-    assert run.stats.num_requests == 3
+def test_every_class_of_prompt_has_figures_of_its_own() -> None:
+    (plain, _), _ = bench(PLAN)
+    assert {name: stats.num_requests for name, stats in plain.groups.items() if stats} == {"short": 2, "long": 2}
+    group = bench_document([plain], PLAN, CONTEXT)["runs"][0]["groups"]["short"]
+    assert group["ttft_ms"]["p50"] == 10 and "tokens_per_s" not in group
 
 
 def stats(tokens_per_s: float) -> RunStats:
-    return RunStats(1, 10, Spread(1, 1), Spread(1, 1), Spread(1, 1), tokens_per_s, None, None)
+    one = spread_of([1])
+    return RunStats(1, 10, one, one, one, tokens_per_s, (1, 2), 1.0, None, None, None, None)
 
 
 def test_speed_up_is_over_the_plain_target_at_the_same_concurrency() -> None:
@@ -114,6 +118,11 @@ def test_speed_up_is_over_the_plain_target_at_the_same_concurrency() -> None:
         BenchRun(Load("speculative", 4, 8), stats(25)),
     ]
     assert speedups_of(runs) == [Speedup(1, 4, 1.5), Speedup(8, 4, 0.5)]
+
+
+def test_an_open_loop_has_no_speed_up() -> None:
+    runs = [BenchRun(Load("target", 0, None, 2.0), stats(10)), BenchRun(Load("speculative", 4, None, 2.0), stats(10))]
+    assert speedups_of(runs) == []
 
 
 def test_the_best_draft_length_is_recommended_and_off_where_none_pays() -> None:
@@ -139,6 +148,19 @@ def test_the_document_keeps_the_contract() -> None:
     assert document["recommended_max_draft_len"] == {"1": 2}
 
 
+@pytest.mark.parametrize(
+    ("load", "name"),
+    [
+        (Load("oracle", 0, 1), "transformers"),
+        (Load("target", 0, 4), "target c=4"),
+        (Load("speculative", 5, None, 2.5), "K=5 2.5/s"),
+        (Load("speculative", 5, None), "K=5 trace"),
+    ],
+)
+def test_a_run_is_named_by_its_draft_length_and_pace(load: Load, name: str) -> None:
+    assert run_name(bench_document([BenchRun(load, None)], PLAN, CONTEXT)["runs"][0]) == name
+
+
 def test_a_run_without_tokens_is_reported_without_figures() -> None:
     document = bench_document([BenchRun(Load("target", 0, 1), None)], PLAN, CONTEXT)
     assert document["runs"][0]["ttft_ms"] is None
@@ -149,3 +171,23 @@ def test_the_plot_is_a_png(tmp_path: Path) -> None:
     runs, _ = bench(PLAN)
     plot_bench(bench_document(runs, PLAN, CONTEXT), tmp_path / "bench.png")
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+def document_with_baseline() -> dict[str, Any]:
+    runs, _ = bench(PLAN)
+    document = bench_document(runs, PLAN, CONTEXT)
+    worse = {"run": "speculative K=2 c=1", "measure": "acceptance_rate", "baseline": 0.9, "value": 0.25}
+    document["baseline"] = {"file": "b.json", "num_compared": 3, "regressions": [worse | {"allowed": 0.765}]}
+    return document
+
+
+def test_the_summary_page_holds_the_figures_the_advice_and_what_got_worse() -> None:
+    text = bench_markdown(document_with_baseline())
+    assert "| K=2 c=1 | 10 | 10 | 2 | 2 | 214 | 1.29 | 0.25 |" in text
+    assert "- concurrency 1: draft length 2" in text
+    assert "1 of 3 measures are worse than allowed" in text and "acceptance_rate 0.250, baseline 0.900" in text
+
+
+def test_every_measure_of_the_baseline_is_a_junit_case() -> None:
+    xml = bench_junit(document_with_baseline())
+    assert 'name="acceptance_rate"' in xml and xml.count("<testcase") == 3 and xml.count("<failure") == 1

@@ -94,6 +94,24 @@ def test_a_bench_measures_off_and_on_and_draws_them(build: Build, address: str) 
     assert json.loads((build.folder / "bench" / "report.json").read_text()) == document
 
 
+def test_an_open_loop_sends_what_a_trace_says_and_leaves_a_trace_to_send_again(
+    build: Build, address: str, tmp_path: Path
+) -> None:
+    common = ["--draft-len", "2", "--rounds", "1", "--no-plot", "--warm", "--json"]
+    first = ["--rate", "40", "--requests", "6", "--out", tmp_path / "poisson"]
+    document = document_of(trtkit("bench", build.folder, *common, *first))
+    assert [(run["loop"], run["request_rate"]) for run in document["runs"]] == [("open", 40.0)] * 2
+    assert document["speedups"] == []
+    trace = tmp_path / "poisson" / "trace-40.jsonl"
+    again = document_of(trtkit("bench", build.folder, *common, "--trace", trace, "--out", tmp_path / "trace"))
+    assert [run["num_requests"] for run in again["runs"]] == [6, 6]
+    positions = again["runs"][1]["acceptance_by_position"]
+    assert positions == [1.0, 1.0]  # the draft has the target's weights
+    assert again["runs"][0]["mean_reused_blocks"] is not None
+    names = {path.name for path in (tmp_path / "trace").iterdir()}
+    assert names == {"report.json", "report.html", "summary.md", "junit.xml", "prompts.jsonl"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "said"),
     [
@@ -104,6 +122,8 @@ def test_a_bench_measures_off_and_on_and_draws_them(build: Build, address: str) 
         (["parity", "record", "nowhere"], 2, "not a finished build"),
         (["bench", "grpc://127.0.0.1:1", "--oracle"], 2, "build directory"),
         (["bench", "grpc://127.0.0.1:1"], 4, "127.0.0.1:1"),
+        (["bench", "grpc://127.0.0.1:1", "--trace", "none.jsonl"], 2, "cannot read the trace"),
+        (["bench", "grpc://127.0.0.1:1", "--trace", "none.jsonl", "--rate", "2"], 2, "its own times"),
     ],
 )
 def test_an_impossible_request_is_one_message_and_an_exit_code(arguments: list[str], exit_code: int, said: str) -> None:

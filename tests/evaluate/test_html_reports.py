@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 from parity_samples import answer, deployed, header, step
-from trtkit.evaluate.bench import BenchPlan, BenchRun, Load
+from trtkit.evaluate.bench import BenchPlan, BenchPrompt, BenchRun, Load
 from trtkit.evaluate.check import CheckedCase, CheckResult
-from trtkit.evaluate.latency import RunStats, Spread
+from trtkit.evaluate.latency import RunStats, spread_of
 from trtkit.evaluate.parity import Referee
 from trtkit.evaluate.record import SkippedPrompt
 from trtkit.evaluate.reports.bench_document import BenchContext, bench_document
-from trtkit.evaluate.reports.html import bench_html, parity_html
+from trtkit.evaluate.reports.bench_html import bench_html
 from trtkit.evaluate.reports.parity_document import ParityContext, parity_document
+from trtkit.evaluate.reports.parity_html import parity_html
 from trtkit.evaluate.tolerance import NumericProfile
 
 PROFILE = NumericProfile("bfloat16", 2, 16)
@@ -42,11 +43,24 @@ def parity() -> str:
 def bench() -> str:
     def run(mode: Any, draft_len: int, concurrency: int, speed: float) -> BenchRun:
         rate = 0.5 if mode == "speculative" else None
-        stats = RunStats(4, 40, Spread(50, 80), Spread(12.5, 20), Spread(200, 300), speed, rate, rate and 2.0)
-        return BenchRun(Load(mode, draft_len, concurrency), stats)
+        stats = RunStats(
+            num_requests=4,
+            num_tokens=40,
+            ttft_ms=spread_of([50, 60, 80]),
+            tpot_ms=spread_of([12.5, 20]),
+            e2e_ms=spread_of([200, 300]),
+            tokens_per_s=speed,
+            tokens_per_s_interval=(speed - 1, speed + 1),
+            requests_per_s=1.0,
+            acceptance_rate=rate,
+            mean_acceptance_length=rate and 2.0,
+            acceptance_by_position=rate and (0.8, 0.5, 0.3, 0.1),
+            mean_reused_blocks=0.0,
+        )
+        return BenchRun(Load(mode, draft_len, concurrency), stats, {"<code>": stats})
 
     runs = [run("oracle", 0, 1, 10), run("target", 0, 1, 20), run("speculative", 4, 1, 30)]
-    plan = BenchPlan(tuple(each.load for each in runs), ("a",), 16)
+    plan = BenchPlan(tuple(each.load for each in runs), (BenchPrompt("a", 16),))
     return bench_html(bench_document(runs, plan, BenchContext("b", "trtkit bench b", "float32", {"trtkit": "0"})))
 
 
@@ -96,6 +110,13 @@ def test_bars_are_green_up_to_the_difference_and_red_after_it(parity: str) -> No
 def test_the_bench_page_holds_every_run(bench: str) -> None:
     text = text_of(bench)
     assert all(shown in text for shown in ("transformers", "target c=1", "K=4 c=1", "1.500", "draft length 4 is best"))
+    assert "<code>" in text and "19.0 to 21.0" in text
+    # Distributions of three latencies, the speed-up over K, and the acceptance by position.
+    assert [len(re.findall("<polyline", figure)) for figure in re.findall(r"<figure>.*?</figure>", bench)] == [
+        *(3, 3, 3),
+        1,
+        1,
+    ]
 
 
 def test_pages_need_nothing_from_elsewhere(parity: str, bench: str) -> None:

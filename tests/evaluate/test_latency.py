@@ -1,10 +1,16 @@
 """TTFT, TPOT, throughput and acceptance from arrivals small enough to add up by hand."""
 
+import numpy as np
 import pytest
-from trtkit.evaluate.endpoint import Arrival, Generation
+from trtkit.evaluate.endpoint import Answered, Arrival, EndpointRequest, Generation
 from trtkit.evaluate.latency import percentile, spread_of, summarize_run, timing_of
 
 MS = 1_000_000
+
+
+def answered(*generations: Generation, draft_len: int = 0, max_new_tokens: int = 8) -> list[Answered]:
+    request = EndpointRequest("", max_new_tokens, draft_len)
+    return [Answered(request, "prompts", each) for each in generations]
 
 
 def generation(*arrivals: tuple[int, int], drafted: int = 0, accepted: int = 0, passes: int = 0) -> Generation:
@@ -38,7 +44,7 @@ def test_an_empty_final_response_changes_no_figure() -> None:
 
 def test_an_answer_without_tokens_has_no_figures() -> None:
     assert timing_of(generation((50, 0))) is None
-    assert summarize_run([generation()], MS) is None
+    assert summarize_run(answered(generation()), MS) is None
 
 
 def test_percentiles_are_interpolated_between_neighbours() -> None:
@@ -51,11 +57,13 @@ def test_percentiles_are_interpolated_between_neighbours() -> None:
 
 
 def test_a_spread_is_median_and_95th_percentile() -> None:
-    assert (spread_of([0, 10, 20, 30, 40]).p50, spread_of([0, 10, 20, 30, 40]).p95) == (20, 38)
+    spread = spread_of([0, 10, 20, 30, 40])
+    assert (spread.p50, spread.p95, spread.mean) == (20, 38, 20)
+    assert (spread.quantiles[0], spread.quantiles[10], spread.quantiles[-1]) == (0, 20, 40)
 
 
 def test_throughput_counts_all_tokens_over_the_time_of_the_run() -> None:
-    stats = summarize_run([generation((50, 1), (60, 1)), generation((55, 1), (75, 1))], busy_ns=80 * MS)
+    stats = summarize_run(answered(generation((50, 1), (60, 1)), generation((55, 1), (75, 1))), busy_ns=80 * MS)
     assert stats is not None
     assert stats.tokens_per_s == pytest.approx(50)
     assert (stats.num_requests, stats.num_tokens, stats.ttft_ms.p50) == (2, 4, 52.5)
@@ -64,13 +72,49 @@ def test_throughput_counts_all_tokens_over_the_time_of_the_run() -> None:
 def test_acceptance_is_summed_over_requests_before_it_is_divided() -> None:
     one = generation((1, 4), drafted=10, accepted=1, passes=3)
     other = generation((1, 6), drafted=2, accepted=2, passes=1)
-    stats = summarize_run([one, other], MS)
+    stats = summarize_run(answered(one, other), MS)
     assert stats is not None
     assert stats.acceptance_rate == 3 / 12
     assert stats.mean_acceptance_length == 10 / 4
 
 
 def test_nothing_drafted_is_no_acceptance_rather_than_zero() -> None:
-    stats = summarize_run([generation((1, 1))], MS)
+    stats = summarize_run(answered(generation((1, 1))), MS)
     assert stats is not None
     assert (stats.acceptance_rate, stats.mean_acceptance_length) == (None, None)
+
+
+def test_the_acceptance_of_each_position_is_counted_over_the_steps_that_drafted_so_far() -> None:
+    # K = 3, at most 8 tokens: 3 drafted and 3 accepted, 3 and 0, then room for 2 beside the target's own, 1 accepted.
+    answer = generation((1, 4), (2, 1), (3, 2), drafted=8, accepted=4, passes=3)
+    stats = summarize_run(answered(answer, draft_len=3), MS)
+    assert stats is not None
+    assert stats.acceptance_by_position == (2 / 3, 1 / 3, 1 / 2)
+
+
+def test_a_whole_answer_says_nothing_about_positions() -> None:
+    whole = Answered(EndpointRequest("", 8, 3, stream=False), "prompts", generation((9, 8), drafted=6, accepted=5))
+    stats = summarize_run([whole], MS)
+    assert stats is not None
+    assert (stats.acceptance_rate, stats.acceptance_by_position) == (5 / 6, None)
+
+
+def test_the_interval_of_a_median_holds_the_true_one_in_most_samples() -> None:
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(200):
+        low, high = spread_of(rng.exponential(10.0, size=40).tolist()).p50_interval
+        hits += low <= 10.0 * np.log(2) <= high
+    assert hits >= 180  # 95 % nominal; the percentile bootstrap of a median of 40 keeps it nearly
+
+
+def test_throughput_has_an_interval_around_it_that_more_requests_narrow() -> None:
+    def width(num_requests: int) -> float:
+        answers = [generation((5, 1), (20 + number % 7, 3)) for number in range(num_requests)]
+        stats = summarize_run(answered(*answers), busy_ns=100 * MS)
+        assert stats is not None
+        low, high = stats.tokens_per_s_interval
+        assert low <= stats.tokens_per_s <= high
+        return (high - low) / stats.tokens_per_s
+
+    assert 0 < width(200) < width(20) / 2

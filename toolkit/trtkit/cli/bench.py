@@ -26,7 +26,16 @@ _POSITIVE = click.IntRange(min=1)
 @click.option("--limit", type=_POSITIVE, help="Only the first N prompts.")
 @click.option("--max-new-tokens", type=_POSITIVE, help="Length of the answers.")
 @click.option("--draft-len", "draft_lens", type=_POSITIVE, multiple=True, help="Repeatable; default: the build's.")
-@click.option("--concurrency", "concurrencies", type=_POSITIVE, multiple=True, default=(1,), help="Repeatable.")
+@click.option("--concurrency", "concurrencies", type=_POSITIVE, multiple=True, help="Requests under way; repeatable.")
+@click.option(
+    "--rate",
+    "rates",
+    type=click.FloatRange(min=0, min_open=True),
+    multiple=True,
+    help="Open loop: requests per second, Poisson arrivals; repeatable.",
+)
+@click.option("--trace", type=_FILE, help="Open loop: JSONL of requests with their own times, as aiperf has them.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the Poisson arrivals.")
 @click.option(
     "--requests", "num_requests", type=_POSITIVE, default=DEFAULT_REQUESTS, show_default=True, help="Per run and round."
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trtkit.errors import InputError
+from trtkit.evaluate.reports.bench_document import pace_of
 
 SCHEMA = "trtkit.bench-baseline/1"
 
@@ -30,6 +31,15 @@ class Regression:
     allowed: float
 
 
+def regression_line(regression: Mapping[str, Any]) -> str:
+    """One line of text on one regression."""
+    value = "not measured" if regression["value"] is None else f"{regression['value']:.3f}"
+    return (
+        f"{regression['run']}: {regression['measure']} {value}, baseline {regression['baseline']:.3f}, "
+        f"allowed from {regression['allowed']:.3f}"
+    )
+
+
 def measures_of(document: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """Run -> measure -> value, of a bench report; only what does not depend on how fast the machine is."""
     factors = {(s["draft_len"], s["concurrency"]): s["factor"] for s in document["speedups"]}
@@ -45,7 +55,7 @@ def measures_of(document: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         }
         kept = {measure: value for measure, value in values.items() if value is not None}
         if kept:
-            measures[f"{run['mode']} K={run['max_draft_len']} c={run['concurrency']}"] = kept
+            measures[f"{run['mode']} K={run['max_draft_len']} {pace_of(run)}"] = kept
     return measures
 
 

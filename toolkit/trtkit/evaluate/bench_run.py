@@ -1,10 +1,10 @@
-"""`trtkit bench`: from a build or URL and options to figures, a report and a plot. Knows the order of steps."""
+"""`trtkit bench`: from a build or URL and options to figures, reports and a plot. Knows the order of steps."""
 
-import itertools
+import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,20 @@ from trtkit.artifacts import disk_error, write_text
 from trtkit.builds import Build
 from trtkit.checkpoints.stop_ids import read_stop_ids
 from trtkit.errors import DifferenceError, InputError
-from trtkit.evaluate.baseline import baseline_of, compare, read_baseline
-from trtkit.evaluate.bench import BenchPlan, Mode, plan_loads, run_bench
+from trtkit.evaluate.async_endpoints import AsyncTritonEndpoint, Threaded
+from trtkit.evaluate.baseline import baseline_of, compare, read_baseline, regression_line
+from trtkit.evaluate.bench import BenchPlan, BenchRun, Load, Mode, plan_loads, run_bench
 from trtkit.evaluate.bench_plot import plot_bench
-from trtkit.evaluate.deployment import Target, open_endpoint, refuse_drafts_without_draft
-from trtkit.evaluate.endpoint import Endpoint
-from trtkit.evaluate.libraries import require_oracle_libraries
-from trtkit.evaluate.prompts import Prompt
+from trtkit.evaluate.bench_prompts import bench_prompts, trace_prompts
+from trtkit.evaluate.deployment import Target, open_address, refuse_drafts_without_draft
+from trtkit.evaluate.endpoint import AsyncEndpoint, Endpoint
+from trtkit.evaluate.load import Timer, poisson_times
 from trtkit.evaluate.record_choice import PromptChoice
 from trtkit.evaluate.reports.bench_document import BenchContext, bench_document
-from trtkit.evaluate.reports.html import bench_html
+from trtkit.evaluate.reports.bench_html import bench_html
+from trtkit.evaluate.reports.bench_summary import bench_junit, bench_markdown
 from trtkit.evaluate.sources import unchanged_source
+from trtkit.evaluate.traffic import prompts_jsonl, trace_jsonl
 from trtkit.progress import OnProgress, silent
 
 DEFAULT_REQUESTS = 8
@@ -32,16 +35,21 @@ DEFAULT_REQUESTS = 8
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """draft_lens: empty takes the build's. num_requests: per load and round; prompts are repeated to reach it.
-    baseline: a file to compare with, or to write when update_baseline is set; None takes the build's, if it names one.
-    out: empty takes BUILD/bench. command: how to repeat this bench."""
+    """draft_lens: empty takes the build's. concurrencies: closed loops; rates: open loops with Poisson arrivals per
+    second; trace: a file of requests with their own times; none of the three is one closed loop of one. num_requests:
+    per load and round; prompts are repeated to reach it. baseline: a file to compare with, or to write when
+    update_baseline is set; None takes the build's, if it names one. out: empty takes BUILD/bench. command: how to
+    repeat this bench."""
 
     choice: PromptChoice
     draft_lens: tuple[int, ...] = ()
-    concurrencies: tuple[int, ...] = (1,)
+    concurrencies: tuple[int, ...] = ()
+    rates: tuple[float, ...] = ()
+    trace: Path | None = None
     num_requests: int = DEFAULT_REQUESTS
     rounds: int = 2
     cold: bool = True
+    seed: int = 0
     with_oracle: bool = False
     plot: bool = True
     baseline: Path | None = None
@@ -57,30 +65,21 @@ def bench_deployment(
     clock_ns: Callable[[], int] = time.perf_counter_ns,
     on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
-    """Measure a deployment with speculation off and on in one run; write report.json, report.html, bench.png.
+    """Measure a deployment with speculation off and on in one run; write the reports and a plot.
 
     Raises InputError for options that do not fit the target, ServerError when the deployment fails.
     """
     _refuse_unfit(target, options)
     baseline_path = _baseline_path(target, options)
     standing = read_baseline(baseline_path) if baseline_path and not options.update_baseline else None
-    draft_lens = options.draft_lens or ((target.build.config.max_draft_len,) if target.build is not None else ())
-    loads = plan_loads(draft_lens, options.concurrencies, with_oracle=options.with_oracle)
-    length = options.choice.length(target.build) if target.build is not None else options.choice.max_new_tokens or 64
-    plan = BenchPlan(loads, _texts(target, options), length, options.rounds, cold=options.cold)
-    with _endpoints(target, options, clock_ns, on_progress) as endpoints:
-        runs = run_bench(endpoints, plan, clock_ns, on_progress)
-    build = target.build
-    context = BenchContext(
-        deployment=target.name,
-        command=options.command,
-        dtype=build.config.target.dtype if build is not None else "unknown",
-        versions={"trtkit": __version__, **(build.manifest["versions"] if build is not None else {})},
-    )
-    document = bench_document(runs, plan, context)
+    plan = _plan(target, options)
+    with open_address(target, on_progress) as address:
+        runs = asyncio.run(_run(target, address, plan, Timer(clock_ns), on_progress))
+    document = bench_document(runs, plan, _context(target, options))
     if standing is not None:
         document["baseline"] = {"file": str(baseline_path), **compare(document, standing)}
-    _write(document, _out(target, options), plot=options.plot)
+    out = options.out or (target.build.folder / "bench" if target.build is not None else Path("bench"))
+    _write(document, plan, out, plot=options.plot)
     if baseline_path and options.update_baseline:
         write_baseline(baseline_path, document)
     return document
@@ -89,7 +88,7 @@ def bench_deployment(
 def write_baseline(path: Path, document: dict[str, Any]) -> None:
     """Make this bench the baseline. Raises BuildError when the file cannot be written."""
     try:
-        _write_json(path, baseline_of(document))
+        write_text(path, _json(baseline_of(document)))
     except OSError as error:
         raise disk_error(error, path) from error
 
@@ -107,55 +106,47 @@ def refuse_regression(document: dict[str, Any]) -> None:
     )
 
 
-def regression_line(regression: dict[str, Any]) -> str:
-    """One line of text on one regression."""
-    value = "not measured" if regression["value"] is None else f"{regression['value']:.3f}"
-    return (
-        f"{regression['run']}: {regression['measure']} {value}, baseline {regression['baseline']:.3f}, "
-        f"allowed from {regression['allowed']:.3f}"
-    )
-
-
 def _refuse_unfit(target: Target, options: BenchOptions) -> None:
     if options.with_oracle and target.build is None:
         raise InputError(
             "transformers cannot be measured for a URL", "give the build directory, or leave --oracle out", code="BENCH"
         )
+    if options.trace is not None and (options.concurrencies or options.rates):
+        raise InputError(
+            "a trace has its own times", "leave --concurrency and --rate out, or give --prompts instead", code="BENCH"
+        )
     refuse_drafts_without_draft(target, options.draft_lens)
 
 
-def _texts(target: Target, options: BenchOptions) -> tuple[str, ...]:
-    """The texts to send, chats rendered by the build's template; those it cannot render or take are left out."""
-    prompts = options.choice.read(target.build)
-    texts = [prompt.text for prompt in prompts if prompt.text is not None]
-    if target.build is not None:
-        texts = _rendered(target.build, prompts)
-    if not texts:
-        raise InputError("none of the prompts can be sent", "give others with --prompts", code="PROMPTS")
-    return tuple(itertools.islice(itertools.cycle(texts), options.num_requests))
+def _plan(target: Target, options: BenchOptions) -> BenchPlan:
+    build = target.build
+    draft_lens = options.draft_lens or ((build.config.max_draft_len,) if build is not None else ())
+    if options.trace is not None:
+        paces: tuple[int | None, ...] = (None,)
+        prompts = trace_prompts(build, options.choice, options.trace)
+    else:
+        paces = options.concurrencies or (() if options.rates else (1,))
+        prompts = bench_prompts(build, options.choice, options.num_requests)
+    loads = plan_loads(draft_lens, paces, options.rates, with_oracle=options.with_oracle)
+    return BenchPlan(loads, prompts, options.rounds, cold=options.cold, seed=options.seed)
 
 
-def _rendered(build: Build, prompts: list[Prompt]) -> list[str]:
-    require_oracle_libraries()
-    # transformers takes a second to import; --help and a URL do without it.
-    from trtkit.evaluate.encoding import PromptEncoder
-    from trtkit.evaluate.recording import encode_prompts
-
-    room_for_tag = 16
-    encoder = PromptEncoder.load(build.tokenizer)
-    encoded, _ = encode_prompts(encoder, prompts, build.config.limits.max_input_len - room_for_tag)
-    return [sent.text for _, sent in encoded]
+async def _run(
+    target: Target, address: str, plan: BenchPlan, timer: Timer, on_progress: OnProgress
+) -> tuple[BenchRun, ...]:
+    async with _endpoints(target, address, plan.loads, timer.now_ns) as endpoints:
+        return await run_bench(endpoints, plan, timer, on_progress)
 
 
-@contextmanager
-def _endpoints(
-    target: Target, options: BenchOptions, clock_ns: Callable[[], int], on_progress: OnProgress
-) -> Iterator[dict[Mode, Endpoint]]:
-    with open_endpoint(target, clock_ns, on_progress) as endpoint:
-        endpoints: dict[Mode, Endpoint] = {"target": endpoint, "speculative": endpoint}
-        if options.with_oracle:
+@asynccontextmanager
+async def _endpoints(
+    target: Target, address: str, loads: tuple[Load, ...], clock_ns: Callable[[], int]
+) -> AsyncIterator[dict[Mode, AsyncEndpoint]]:
+    async with AsyncTritonEndpoint(address, clock_ns) as endpoint:
+        endpoints: dict[Mode, AsyncEndpoint] = {"target": endpoint, "speculative": endpoint}
+        if any(load.mode == "oracle" for load in loads):
             assert target.build is not None, "refused before"
-            endpoints["oracle"] = _oracle_endpoint(target.build, clock_ns)
+            endpoints["oracle"] = Threaded(_oracle_endpoint(target.build, clock_ns))
         yield endpoints
 
 
@@ -169,10 +160,14 @@ def _oracle_endpoint(build: Build, clock_ns: Callable[[], int]) -> Endpoint:
     return OracleEndpoint(oracle, PromptEncoder.load(folder), read_stop_ids(folder)[0], clock_ns)
 
 
-def _out(target: Target, options: BenchOptions) -> Path:
-    if options.out is not None:
-        return options.out
-    return target.build.folder / "bench" if target.build is not None else Path("bench")
+def _context(target: Target, options: BenchOptions) -> BenchContext:
+    build = target.build
+    return BenchContext(
+        deployment=target.name,
+        command=options.command,
+        dtype=build.config.target.dtype if build is not None else "unknown",
+        versions={"trtkit": __version__, **(build.manifest["versions"] if build is not None else {})},
+    )
 
 
 def _baseline_path(target: Target, options: BenchOptions) -> Path | None:
@@ -183,14 +178,24 @@ def _baseline_path(target: Target, options: BenchOptions) -> Path | None:
     return path
 
 
-def _write_json(path: Path, document: dict[str, Any]) -> None:
-    write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+def _json(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
-def _write(document: dict[str, Any], out: Path, *, plot: bool) -> None:
+def _write(document: dict[str, Any], plan: BenchPlan, out: Path, *, plot: bool) -> None:
+    texts = {
+        "report.json": _json(document),
+        "report.html": bench_html(document),
+        "summary.md": bench_markdown(document),
+        "junit.xml": bench_junit(document),
+        "prompts.jsonl": prompts_jsonl(plan.prompts),
+    }
+    for rate in sorted({load.rate for load in plan.loads if load.rate is not None}):
+        times_s = poisson_times(rate, len(plan.prompts), plan.seed)
+        texts[f"trace-{rate:g}.jsonl"] = trace_jsonl(plan.prompts, times_s)
     try:
-        _write_json(out / "report.json", document)
-        write_text(out / "report.html", bench_html(document))
+        for name, text in texts.items():
+            write_text(out / name, text)
         if plot:
             plot_bench(document, out / "bench.png")
     except OSError as error:

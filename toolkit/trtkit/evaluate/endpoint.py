@@ -48,6 +48,23 @@ class Generation:
     num_reused_blocks: int | None = None
 
 
+@dataclass(frozen=True)
+class Answered:
+    """A request of a load, the class of prompt it belongs to, and its answer."""
+
+    request: EndpointRequest
+    group: str
+    generation: Generation
+
+
+class AsyncEndpoint(Protocol):
+    """A served deployment for many requests at once, on one event loop."""
+
+    async def generate(self, request: EndpointRequest) -> Generation:
+        """Send one request and wait for its end. Raises ServerError when the deployment answers with an error."""
+        ...
+
+
 class Endpoint(Protocol):
     """A served deployment. Implementations may be called from several threads at once."""
 

@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from trtkit.evaluate.endpoint import Generation
+from trtkit.evaluate.acceptance_figures import acceptance_of
+from trtkit.evaluate.bootstrap import Interval, interval_of, percentile_statistic, ratio_interval
+from trtkit.evaluate.endpoint import Answered, Generation
 
 _NS_PER_MS = 1e6
+QUANTILE_STEP = 5
 
 
 @dataclass(frozen=True)
@@ -22,10 +25,20 @@ class RequestTiming:
 
 @dataclass(frozen=True)
 class Spread:
-    """Median and 95th percentile."""
+    """How values are distributed.
+
+    The intervals hold the population's percentile with 95 % confidence (bootstrap over requests). quantiles are the
+    0th, 5th, ..., 100th percentile, for drawing the distribution.
+    """
 
     p50: float
     p95: float
+    p90: float
+    p99: float
+    mean: float
+    p50_interval: Interval
+    p95_interval: Interval
+    quantiles: tuple[float, ...] = field(repr=False, default=())
 
 
 @dataclass(frozen=True)
@@ -33,7 +46,9 @@ class RunStats:
     """Many requests of one kind. tokens_per_s counts all tokens over the time in which requests were under way.
 
     acceptance_rate is accepted / drafted tokens; mean_acceptance_length is tokens per target pass, the recovered or
-    bonus token included; both are None where nothing was drafted or reported.
+    bonus token included; acceptance_by_position is the share of drafts whose first, second, ... token was accepted.
+    They are None where nothing was drafted or reported. mean_reused_blocks counts the blocks of the KV cache that a
+    prompt found filled, None where the deployment does not say.
     """
 
     num_requests: int
@@ -42,8 +57,12 @@ class RunStats:
     tpot_ms: Spread | None
     e2e_ms: Spread
     tokens_per_s: float
+    tokens_per_s_interval: Interval
+    requests_per_s: float
     acceptance_rate: float | None
     mean_acceptance_length: float | None
+    acceptance_by_position: tuple[float, ...] | None
+    mean_reused_blocks: float | None
 
 
 def timing_of(generation: Generation) -> RequestTiming | None:
@@ -74,35 +93,52 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def spread_of(values: Sequence[float]) -> Spread:
-    """Median and 95th percentile of at least one value."""
-    return Spread(percentile(values, 50), percentile(values, 95))
+    """The distribution of at least one value."""
+    return Spread(
+        p50=percentile(values, 50),
+        p95=percentile(values, 95),
+        p90=percentile(values, 90),
+        p99=percentile(values, 99),
+        mean=math.fsum(values) / len(values),
+        p50_interval=interval_of(values, percentile_statistic(50)),
+        p95_interval=interval_of(values, percentile_statistic(95)),
+        quantiles=tuple(percentile(values, percent) for percent in range(0, 101, QUANTILE_STEP)),
+    )
 
 
-def summarize_run(generations: Sequence[Generation], busy_ns: int) -> RunStats | None:
+def summarize_run(answers: Sequence[Answered], busy_ns: int) -> RunStats | None:
     """Add up the answers of a run that lasted busy_ns; None when no answer had a token."""
+    generations = [answered.generation for answered in answers]
     timings = [timing for generation in generations if (timing := timing_of(generation)) is not None]
     if not timings:
         return None
     tpots = [timing.tpot_ms for timing in timings if timing.tpot_ms is not None]
     num_tokens = sum(timing.num_tokens for timing in timings)
-    rate, length = _acceptance(generations)
+    tokens_per_s = num_tokens / (busy_ns / 1e9)
+    reused = [g.num_reused_blocks for g in generations if g.num_reused_blocks is not None]
+    accepted = acceptance_of(answers)
     return RunStats(
         num_requests=len(timings),
         num_tokens=num_tokens,
         ttft_ms=spread_of([timing.ttft_ms for timing in timings]),
         tpot_ms=spread_of(tpots) if tpots else None,
         e2e_ms=spread_of([timing.e2e_ms for timing in timings]),
-        tokens_per_s=num_tokens / (busy_ns / 1e9),
-        acceptance_rate=rate,
-        mean_acceptance_length=length,
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_interval=_rate_interval(timings, tokens_per_s),
+        requests_per_s=len(timings) / (busy_ns / 1e9),
+        acceptance_rate=accepted.rate,
+        mean_acceptance_length=accepted.mean_length,
+        acceptance_by_position=accepted.by_position,
+        mean_reused_blocks=sum(reused) / len(reused) if reused else None,
     )
 
 
-def _acceptance(generations: Sequence[Generation]) -> tuple[float | None, float | None]:
-    drafted = sum(g.num_draft_tokens or 0 for g in generations)
-    if not drafted:
-        return None, None
-    accepted = sum(g.num_accepted_tokens or 0 for g in generations)
-    passes = sum(g.num_passes or 0 for g in generations)
-    tokens = sum(len(g.token_ids) for g in generations if g.num_passes)
-    return accepted / drafted, tokens / passes if passes else None
+def _rate_interval(timings: Sequence[RequestTiming], tokens_per_s: float) -> Interval:
+    """Tokens per second under way, resampled over requests, scaled to the run's own figure: a run keeps several
+    requests under way, and how many is the load's and not chance."""
+    tokens, times = [timing.num_tokens for timing in timings], [timing.e2e_ms for timing in timings]
+    if not math.fsum(times):
+        return tokens_per_s, tokens_per_s
+    scale = tokens_per_s / (sum(tokens) / math.fsum(times))
+    low, high = ratio_interval(tokens, times)
+    return low * scale, high * scale

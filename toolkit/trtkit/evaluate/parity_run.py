@@ -19,10 +19,10 @@ from trtkit.evaluate.libraries import require_oracle_libraries
 from trtkit.evaluate.parity import Referee
 from trtkit.evaluate.record import ParityRecord
 from trtkit.evaluate.record_choice import Expectation, PromptChoice, expect_of_build, expect_of_file
-from trtkit.evaluate.reports.html import parity_html
 from trtkit.evaluate.reports.junit import parity_junit
 from trtkit.evaluate.reports.markdown import parity_markdown, parity_summary
 from trtkit.evaluate.reports.parity_document import ParityContext, parity_document
+from trtkit.evaluate.reports.parity_html import parity_html
 from trtkit.evaluate.sources import unchanged_source
 from trtkit.evaluate.tolerance import Dtype, NumericProfile, loses_bits
 from trtkit.progress import OnProgress, silent

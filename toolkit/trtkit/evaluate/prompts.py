@@ -19,18 +19,19 @@ _FORMS = 'a JSONL file with "text" or "messages" on each line, or a text file wi
 class Prompt:
     """One prompt: plain `text`, or chat `messages` of (role, content), which the model's chat template renders.
 
-    `group` is the class of prompt that a report sums up by.
+    `group` is the class of prompt that a report sums up by. `output_length` bounds the answer in a bench.
     """
 
     name: str
     group: str
     text: str | None = None
     messages: tuple[tuple[str, str], ...] = ()
+    output_length: int | None = None
 
     @property
     def key(self) -> str:
-        """A digest of the prompt as given."""
-        return key_of(asdict(self))
+        """A digest of the prompt as given; the length of an answer is no part of it."""
+        return key_of({key: value for key, value in asdict(self).items() if key != "output_length"})
 
 
 def shipped_prompts() -> list[Prompt]:
@@ -85,7 +86,7 @@ def _parse_row(line: str, where: str, group: str, number: int) -> Prompt:
 
 
 def _prompt_of(row: Mapping[str, Any], name: str, group: str) -> Prompt:
-    if unknown := sorted(row.keys() - {"name", "group", "text", "messages"}):
+    if unknown := sorted(row.keys() - {"name", "group", "text", "messages", "output_length"}):
         raise ValueError(f"unknown key {unknown[0]}")
     if ("text" in row) == ("messages" in row):
         raise ValueError('it needs "text" or "messages", and not both')
@@ -93,7 +94,10 @@ def _prompt_of(row: Mapping[str, Any], name: str, group: str) -> Prompt:
     text = _string(row["text"]) if "text" in row else None
     if not text and not messages:
         raise ValueError("it is empty")
-    return Prompt(_string(row.get("name", name)), _string(row.get("group", group)), text, messages)
+    length = row.get("output_length")
+    if length is not None and (type(length) is not int or length < 1):
+        raise ValueError(f"output_length must be a whole number from 1, not {length!r}")
+    return Prompt(_string(row.get("name", name)), _string(row.get("group", group)), text, messages, length)
 
 
 def _string(value: object) -> str:

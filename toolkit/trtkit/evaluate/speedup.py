@@ -19,16 +19,19 @@ class Speedup:
 
 
 def speedups_of(runs: Sequence[BenchRun]) -> list[Speedup]:
-    """One for each speculative run that has a plain one beside it."""
+    """One for each speculative run in a closed loop that has a plain one beside it.
+
+    In an open loop the arrivals decide the throughput, so there is nothing to compare.
+    """
     plain = {
         run.load.concurrency: run.stats.tokens_per_s
         for run in runs
-        if run.load.mode == "target" and run.stats is not None
+        if run.load.mode == "target" and run.load.concurrency is not None and run.stats is not None
     }
     return [
-        Speedup(run.load.concurrency, run.load.draft_len, run.stats.tokens_per_s / plain[run.load.concurrency])
+        Speedup(concurrency, run.load.draft_len, run.stats.tokens_per_s / plain[concurrency])
         for run in runs
-        if run.load.mode == "speculative" and run.stats is not None and run.load.concurrency in plain
+        if run.load.mode == "speculative" and run.stats is not None and (concurrency := run.load.concurrency) in plain
     ]
 
 

@@ -26,33 +26,41 @@ class TritonEndpoint:
 
     def generate(self, request: EndpointRequest) -> Generation:
         """Read one answer to its end. Raises RequestError and ServerError as the client does."""
-        asked = GenerateRequest(
-            request.text,
-            request.max_new_tokens,
-            num_draft_tokens=request.draft_len,
-            stream=request.stream,
-            temperature=request.temperature,
-            seed=request.seed,
-            wants_cache_figures=True,
-        )
-        answer = self._client.generate(asked)
+        answer = self._client.generate(message_request(request))
         chunks = []
         for chunk in answer:
             chunks.append(chunk)
             if request.cancel_after_tokens is not None and _count(chunks) >= request.cancel_after_tokens:
                 answer.cancel()
-        figures = _figures(chunks) if request.cancel_after_tokens is None else None
-        return _generation(answer.sent_ns, chunks, figures)
+        return generation_of(answer.sent_ns, chunks, is_complete=request.cancel_after_tokens is None)
 
 
-def _generation(sent_ns: int, chunks: list[Chunk], figures: Figures | None) -> Generation:
+def message_request(request: EndpointRequest) -> GenerateRequest:
+    """The client's request for one of ours."""
+    return GenerateRequest(
+        request.text,
+        request.max_new_tokens,
+        num_draft_tokens=request.draft_len,
+        stream=request.stream,
+        temperature=request.temperature,
+        seed=request.seed,
+        wants_cache_figures=True,
+    )
+
+
+def generation_of(sent_ns: int, chunks: list[Chunk], *, is_complete: bool) -> Generation:
+    """An answer from its chunks, with the server's figures where it was read to its end.
+
+    Raises ServerError when a complete answer lacks them.
+    """
     generation = Generation(
         token_ids=tuple(token for chunk in chunks for token in chunk.token_ids),
         sent_ns=sent_ns,
         arrivals=tuple(Arrival(chunk.received_ns, len(chunk.token_ids)) for chunk in chunks),
     )
-    if figures is None:
+    if not is_complete:
         return generation
+    figures = _figures(chunks)
     return replace(
         generation,
         num_draft_tokens=figures.num_draft_tokens,

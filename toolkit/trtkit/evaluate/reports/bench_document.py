@@ -10,14 +10,18 @@ from trtkit.evaluate.speedup import WORTHWHILE, recommended_draft_lens, speedups
 
 SCHEMA = "trtkit.bench-report/1"
 DEFINITIONS = {
-    "ttft_ms": "from sending the request to its first tokens, at the client",
+    "ttft_ms": "from sending the request to its first tokens, at the client; in an open loop from its planned time",
     "tpot_ms": "(last tokens - first tokens) / tokens after the first response, at the client",
-    "e2e_ms": "from sending the request to its last token, at the client",
+    "e2e_ms": "from sending the request to its last token, at the client; in an open loop from its planned time",
     "tokens_per_s": "answered tokens / time in which the load was on",
+    "..._interval": "holds the population's figure with 95 % confidence: bootstrap over requests",
     "acceptance_rate": "accepted / drafted tokens",
     "mean_acceptance_length": "tokens / passes of the target; the recovered or bonus token counts",
+    "acceptance_by_position": "share of the drafts of at least so many tokens whose 1st, 2nd, ... token was accepted",
+    "mean_reused_blocks": "blocks of the KV cache that a prompt found filled, mean over requests",
     "recommended_max_draft_len": f"highest tokens_per_s by concurrency; 0 below a speed-up of {WORTHWHILE}",
 }
+_OF_THE_WHOLE_RUN = ("tokens_per_s", "tokens_per_s_interval", "requests_per_s")
 
 
 @dataclass(frozen=True)
@@ -40,11 +44,12 @@ def bench_document(runs: Sequence[BenchRun], plan: BenchPlan, context: BenchCont
         "command": context.command,
         "dtype": context.dtype,
         "plan": {
-            "num_prompts": len(plan.texts),
-            "max_new_tokens": plan.max_new_tokens,
+            "num_prompts": len(plan.prompts),
+            "max_new_tokens": max(prompt.max_new_tokens for prompt in plan.prompts),
             "rounds": plan.rounds,
             "warmup_requests": plan.warmup_requests,
             "cache": "cold" if plan.cold else "warm",
+            "seed": plan.seed,
         },
         "runs": [_run(run) for run in runs],
         "speedups": [asdict(speedup) for speedup in speedups],
@@ -55,13 +60,37 @@ def bench_document(runs: Sequence[BenchRun], plan: BenchPlan, context: BenchCont
 
 
 def _run(run: BenchRun) -> dict[str, Any]:
-    load = {"mode": run.load.mode, "max_draft_len": run.load.draft_len, "concurrency": run.load.concurrency}
-    return load | (asdict(run.stats) if run.stats is not None else dict.fromkeys(f.name for f in fields(RunStats)))
+    load = {
+        "mode": run.load.mode,
+        "max_draft_len": run.load.draft_len,
+        "loop": "open" if run.load.concurrency is None else "closed",
+        "concurrency": run.load.concurrency,
+        "request_rate": run.load.rate,
+    }
+    groups = {name: _group(stats) for name, stats in run.groups.items() if stats is not None}
+    return load | _stats(run.stats) | {"groups": groups}
+
+
+def _stats(stats: RunStats | None) -> dict[str, Any]:
+    return asdict(stats) if stats is not None else dict.fromkeys(f.name for f in fields(RunStats))
+
+
+def _group(stats: RunStats) -> dict[str, Any]:
+    """One class of prompts; it was measured together with the others, so it has no throughput of its own."""
+    return {key: value for key, value in _stats(stats).items() if key not in _OF_THE_WHOLE_RUN}
 
 
 def run_name(run: Mapping[str, Any]) -> str:
-    """ "target c=1", "K=5 c=4" or "transformers"."""
+    """ "target c=1", "K=5 c=4", "K=5 2/s", "target trace" or "transformers"."""
     if run["mode"] == "oracle":
         return "transformers"
     name = "target" if run["mode"] == "target" else f"K={run['max_draft_len']}"
-    return f"{name} c={run['concurrency']}"
+    return f"{name} {pace_of(run)}"
+
+
+def pace_of(run: Mapping[str, Any]) -> str:
+    """ "c=4" for a closed loop, "2/s" for Poisson arrivals, "trace" for the requests' own times."""
+    if run["concurrency"] is not None:
+        return f"c={run['concurrency']}"
+    rate = run.get("request_rate")
+    return "trace" if rate is None else f"{rate:g}/s"

@@ -1,4 +1,4 @@
-"""Parity and bench documents as Markdown, for the summary page of a CI job. Knows documents, no results behind them."""
+"""A parity document as Markdown, for the summary page of a CI job. Knows the document, no results behind it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,9 +16,12 @@ def parity_markdown(document: Mapping[str, Any]) -> str:
         if (text := explain_case(case)) is not None
     ]
     if differences:
-        lines += [*_table(("prompt", "draft length", "condition", "verdict", "first difference"), differences), ""]
+        lines += [
+            *markdown_table(("prompt", "draft length", "condition", "verdict", "first difference"), differences),
+            "",
+        ]
     if document["skipped"]:
-        lines += [*_table(("left out", "why"), ((s["name"], s["reason"]) for s in document["skipped"])), ""]
+        lines += [*markdown_table(("left out", "why"), ((s["name"], s["reason"]) for s in document["skipped"])), ""]
     lines += [f"Tolerance: `{document['tolerance']['formula']}`", "", f"Again: `{document['command']}`", ""]
     return "\n".join(lines)
 
@@ -33,7 +36,8 @@ def parity_summary(document: Mapping[str, Any]) -> str:
     return text + (f", {len(document['skipped'])} prompts left out)" if document["skipped"] else ")")
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """The lines of a table."""
     cells = ([str(value).replace("|", "\\|") for value in row] for row in rows)
     return [_row(head), _row(["---"] * len(head)), *(_row(row) for row in cells)]
 

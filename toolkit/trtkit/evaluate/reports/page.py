@@ -1,8 +1,9 @@
 """A self-contained HTML page: no script, no font, no image from elsewhere. Knows HTML, nothing of what it shows."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;color:#1d2733;background:#fff;max-width:72rem;margin:2rem auto;padding:0 1rem}
@@ -77,6 +78,14 @@ def bar(parts: Sequence[Part], full: float, label: str, width: int = 240) -> str
         f'<svg width="{width}" height="14" viewBox="0 0 {width} 14" role="img" aria-label="{escape(label)}">'
         f"<title>{escape(label)}</title>{''.join(pixels)}</svg>"
     )
+
+
+def ending(document: Mapping[str, Any]) -> Iterator[str]:
+    """How to make the page again, and with which versions it was made."""
+    yield heading("Again")
+    yield code(document["command"])
+    versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
+    yield paragraph(f"{document['schema']}; {versions}", "muted")
 
 
 def _cell(cell: Cell, tag: str) -> str:

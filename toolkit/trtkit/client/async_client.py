@@ -1,0 +1,67 @@
+"""Generate over gRPC streaming for many requests on one event loop, without a thread per request."""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+from tritonclient.grpc import service_pb2_grpc
+
+from trtkit.client.request import Chunk, GenerateRequest
+from trtkit.client.tensors import chunk_of, message_of
+from trtkit.serving.contract import BLS
+from trtkit.serving.error_text import error_from_text
+from trtkit.serving.kserve import outputs_of, typed
+
+_NO_LIMIT = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+
+
+class AsyncTritonClient:
+    """One connection to a server with a `tensorrt_llm_bls` model. An async context manager; address is host:port."""
+
+    def __init__(self, address: str, *, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._address = address
+        self._clock_ns = clock_ns
+        self._channel: Any = None
+
+    async def __aenter__(self) -> Self:
+        # A channel belongs to the event loop that runs when it is made.
+        self._channel = grpc.aio.insecure_channel(self._address, options=_NO_LIMIT)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        return self
+
+    async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        await self._channel.close()
+
+    def generate(self, request: GenerateRequest) -> "AsyncAnswer":
+        """Send a request; iterate over the result for its chunks. Errors are raised while iterating."""
+        message = message_of(request)
+        sent_ns = self._clock_ns()
+        call = self._stub.ModelStreamInfer(iter((message,)), timeout=request.deadline_s)
+        return AsyncAnswer(call, self._address, sent_ns, self._clock_ns, request.deadline_s)
+
+
+class AsyncAnswer:
+    """One answer under way. Raises while iterating what triton_client.Answer raises."""
+
+    def __init__(
+        self, call: Any, address: str, sent_ns: int, clock_ns: Callable[[], int], deadline_s: float | None
+    ) -> None:
+        self._call = call
+        self._address = address
+        self._clock_ns = clock_ns
+        self._deadline_s = deadline_s
+        self.sent_ns = sent_ns
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        try:
+            async for response in self._call:
+                received_ns = self._clock_ns()
+                if response.error_message:
+                    raise error_from_text(response.error_message, source=BLS)
+                yield chunk_of(outputs_of(response.infer_response), received_ns)
+        except grpc.RpcError as error:
+            raise typed(error, self._address, deadline_s=self._deadline_s) from None
+        finally:
+            self._call.cancel()

@@ -24,7 +24,7 @@ from trtkit.conversion.convert import convert_to
 from trtkit.conversion.options import ConversionOptions
 from trtkit.errors import ConfigError
 from trtkit.findings import Finding
-from trtkit.serving.draft_length import FixedDraftLength
+from trtkit.draft_length import FixedDraftLength
 from trtkit.serving.draft_target import DraftTargetRun, Generation
 from trtkit.serving.text import TextTokenizer
 

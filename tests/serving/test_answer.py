@@ -3,9 +3,9 @@
 import pytest
 from scripted_llm import ScriptedLlm
 from tiny import tiny_tokenizer
+from trtkit.draft_length import FixedDraftLength
 from trtkit.serving.answer import pieces_of
 from trtkit.serving.cancellation import PolledCancellation
-from trtkit.serving.draft_length import FixedDraftLength
 from trtkit.serving.draft_target import DraftTargetRun, Generation
 from trtkit.serving.text import TextTokenizer
 from trtkit.serving.words import StopWords

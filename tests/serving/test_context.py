@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted_llm import ScriptedLlm
+from trtkit.draft_length import FixedDraftLength
 from trtkit.serving.context import Context, RollingWindow
-from trtkit.serving.draft_length import FixedDraftLength
 from trtkit.serving.draft_target import DraftTargetRun, Generation
 
 WINDOW = RollingWindow(sink_tokens=2, window_tokens=8, evict_tokens=3)

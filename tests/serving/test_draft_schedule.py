@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from trtkit.acceptance import Acceptance
+from trtkit.draft_length import AdaptiveDraftLength, FixedDraftLength
 from trtkit.errors import InputError
-from trtkit.serving.draft_length import AdaptiveDraftLength, FixedDraftLength
 from trtkit.serving.draft_schedule import (
     FILE,
     DraftSchedule,
@@ -101,7 +101,7 @@ def test_an_adaptive_length_below_the_schedule_stands_and_learns() -> None:
 
 def test_a_schedule_that_says_off_leaves_the_probe_for_later() -> None:
     adaptive = AdaptiveDraftLength(4)
-    for observe in (lambda: adaptive.observe_plain(1, 100), lambda: adaptive.observe_plain(8, 80)):
+    for observe in (lambda: adaptive.observe_plain(1, 100), lambda: adaptive.observe_plain(20_000, 20_000 * 9_000)):
         observe()
     for _ in range(20):
         adaptive.observe_draft(Acceptance(4, (1,)), 4_000, 10_000)

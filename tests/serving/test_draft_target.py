@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted_llm import END, NextToken, ScriptedLlm
+from trtkit.draft_length import AdaptiveDraftLength, FixedDraftLength
 from trtkit.errors import ServerError
-from trtkit.serving.draft_length import AdaptiveDraftLength, FixedDraftLength
 from trtkit.serving.draft_target import DraftTargetRun, Generation, LlmCall
 
 

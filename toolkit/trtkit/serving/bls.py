@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from trtkit.acceptance import summarize
+from trtkit.draft_length import AdaptiveDraftLength, DraftLength, Experience, FixedDraftLength
 from trtkit.errors import TrtkitError
 from trtkit.serving.answer import pieces_of
 from trtkit.serving.arguments import read_arguments
@@ -20,7 +21,6 @@ from trtkit.serving.client_request import (
     refuse_too_long,
 )
 from trtkit.serving.contract import bls_contract, llm_contract
-from trtkit.serving.draft_length import AdaptiveDraftLength, DraftLength, Experience, FixedDraftLength
 from trtkit.serving.draft_schedule import ScheduledDraftLength, WatchedSchedule
 from trtkit.serving.draft_target import DraftTargetRun, Generation
 from trtkit.serving.inner_llm import InnerLlm

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from trtkit.acceptance import Acceptance
+from trtkit.draft_length import DraftLength
 from trtkit.errors import InputError
-from trtkit.serving.draft_length import DraftLength
 
 SCHEMA = "trtkit.draft-schedule/1"
 FILE = "draft_schedule.json"

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from trtkit.acceptance import Acceptance
+from trtkit.draft_length import DraftLength
 from trtkit.serving.context import Context, RollingWindow
-from trtkit.serving.draft_length import DraftLength
 
 FinishReason = Literal["length", "end_id", "stop_words", "cancelled"]
 

@@ -7,14 +7,14 @@ import torch
 
 from trtkit.errors import RequestError
 from trtkit.reference.batch import TILE, make_batch
-from trtkit.reference.intake import Limits, check_request
+from trtkit.reference.intake import Limits, check_draft, check_request
 from trtkit.reference.kv_cache.options import CacheOptions
 from trtkit.reference.kv_cache.slots import SlotPool
 from trtkit.reference.kv_cache.storage import KvStorage
 from trtkit.reference.model.config import ModelConfig, read_config
 from trtkit.reference.model.decoder import Decoder
 from trtkit.reference.model.load import WeightLoader
-from trtkit.reference.request import GenerationRequest, StepOutput
+from trtkit.reference.request import FloatArray, GenerationRequest, StepOutput
 from trtkit.reference.scheduler.scheduler import Scheduler
 from trtkit.reference.scheduler.sequence import Sequence
 from trtkit.reference.verify import Choices
@@ -107,6 +107,19 @@ class Engine:
                 f"request id {request.request_id!r} is already in flight", "use another id", code="REQ-DUPLICATE"
             )
         self._scheduler.enqueue(request)
+
+    def attach_draft(self, request_id: str, draft_ids: tuple[int, ...], draft_logits: FloatArray | None = None) -> None:
+        """Let a request that is past its prompt verify drafts in the next step, as GenerationRequest.draft_ids.
+
+        Raises RequestError when there is no such request, or when the draft is not of this model's vocabulary.
+        """
+        check_draft(draft_ids, draft_logits, self._limits)
+        sequence = self._scheduler.running(request_id)
+        if sequence is None or sequence.is_prefilling:
+            raise RequestError(
+                f"request {request_id!r} is not decoding", "attach drafts once it has its first token", code="REQ-DRAFT"
+            )
+        sequence.take_draft(draft_ids, draft_logits)
 
     def cancel(self, request_id: str) -> bool:
         """End a request now and free its slot; the next step reports it with the reason "cancelled".

@@ -21,7 +21,7 @@ def check_request(request: GenerationRequest, limits: Limits) -> None:
     if not request.prompt_ids:
         raise RequestError("the prompt is empty", "send at least one token", code="REQ-EMPTY")
     _check_ids("prompt", request.prompt_ids, limits.vocab_size)
-    _check_ids("draft", request.draft_ids, limits.vocab_size)
+    check_draft(request.draft_ids, request.draft_logits, limits)
     if request.end_id is not None:
         _check_ids("end", (request.end_id,), limits.vocab_size)
     if request.max_new_tokens < 1 or not 0 <= request.min_new_tokens <= request.max_new_tokens:
@@ -35,6 +35,13 @@ def check_request(request: GenerationRequest, limits: Limits) -> None:
     for name, words in (("stop", request.stop_words), ("bad", request.bad_words)):
         _check_words(name, words, limits.vocab_size)
     _check_arrays(request, limits.vocab_size)
+
+
+def check_draft(draft_ids: tuple[int, ...], draft_logits: FloatArray | None, limits: Limits) -> None:
+    """Raise RequestError: REQ-VOCAB or REQ-ARRAY."""
+    _check_ids("draft", draft_ids, limits.vocab_size)
+    if draft_logits is not None:
+        _check_array("draft_logits", draft_logits, (len(draft_ids), limits.vocab_size))
 
 
 def _check_length(request: GenerationRequest, max_seq_len: int) -> None:
@@ -74,8 +81,6 @@ def _check_arrays(request: GenerationRequest, vocab_size: int) -> None:
             "send a number above 0 and at most 1, together with draft logits, or leave it out",
             code="REQ-SAMPLING",
         )
-    if request.draft_logits is not None:
-        _check_array("draft_logits", request.draft_logits, (len(request.draft_ids), vocab_size))
     if request.embedding_bias is not None:
         _check_array("embedding_bias", request.embedding_bias, (vocab_size,))
 

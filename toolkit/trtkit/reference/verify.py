@@ -87,7 +87,7 @@ class Choices:
                 "check the checkpoint's weights; float16 overflows where bfloat16 and float32 do not",
                 code="REQ-NAN",
             )
-        if sequence.request.draft_logits is not None and index < len(sequence.draft_ids):
+        if sequence.draft_logits is not None and index < len(sequence.draft_ids):
             return self._judge(sequence, past, row, index)
         if params.is_greedy and not params.has_penalties and past.is_neutral:
             return self._best_ids[row]
@@ -98,8 +98,8 @@ class Choices:
         """The index-th draft, or the token in its place."""
         request, position = sequence.request, len(sequence.token_ids)
         params, threshold = request.sampling, request.draft_acceptance_threshold
-        assert request.draft_logits is not None
-        draft_logits = torch.from_numpy(np.array(request.draft_logits[index], np.float32)).to(self._logits.device)
+        assert sequence.draft_logits is not None
+        draft_logits = torch.from_numpy(np.array(sequence.draft_logits[index], np.float32)).to(self._logits.device)
         target = probabilities(adjust(self._logits[row], params, past), params)
         draft = probabilities(adjust(draft_logits, params, past), params)
         token_id = torch.tensor(sequence.draft_ids[index], device=target.device)

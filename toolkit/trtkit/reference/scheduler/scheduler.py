@@ -52,6 +52,10 @@ class Scheduler:
         """The request is waiting or running."""
         return request_id in self._running or any(request.request_id == request_id for request in self._waiting)
 
+    def running(self, request_id: str) -> Sequence | None:
+        """The sequence of a request that has been admitted."""
+        return self._running.get(request_id)
+
     def enqueue(self, request: GenerationRequest) -> None:
         """Let a request wait for a slot."""
         self._waiting.append(request)

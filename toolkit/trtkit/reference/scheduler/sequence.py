@@ -5,7 +5,7 @@ from collections.abc import Sequence as Tokens
 
 from trtkit.acceptance import Acceptance
 from trtkit.reference.kv_cache.slots import Placement
-from trtkit.reference.request import FinishReason, GenerationRequest
+from trtkit.reference.request import FinishReason, FloatArray, GenerationRequest
 from trtkit.reference.sampling.words import completions, ends_with_word
 
 
@@ -14,7 +14,7 @@ class Sequence:
 
     token_ids[:num_computed]   in the cache
     token_ids[num_computed:]   to be computed; while decoding that is exactly the last token
-    draft_ids                  follow token_ids until they are verified, then they are gone
+    draft_ids, draft_logits    follow token_ids until they are verified, then they are gone
     """
 
     def __init__(self, request: GenerationRequest, placement: Placement) -> None:
@@ -23,8 +23,9 @@ class Sequence:
         self.num_reused = placement.num_reused
         self.num_computed = placement.num_reused
         self.token_ids = list(request.prompt_ids)
-        # The last token of an answer is the model's own, so that many drafts cannot be used.
-        self.draft_ids = request.draft_ids[: request.max_new_tokens - 1]
+        self.draft_ids: tuple[int, ...] = ()
+        self.draft_logits: FloatArray | None = None
+        self.take_draft(request.draft_ids, request.draft_logits)
         self.counts = Counter(request.prompt_ids) if request.sampling.has_penalties else Counter[int]()
 
     @property
@@ -55,6 +56,11 @@ class Sequence:
         if self.request.sampling.has_penalties:
             self.counts[token_id] += 1
 
+    def take_draft(self, draft_ids: tuple[int, ...], draft_logits: FloatArray | None) -> None:
+        """Have drafts verified in the pass over the last token; the answer's very last one is always the model's own."""
+        self.draft_ids = draft_ids[: self.request.max_new_tokens - self.num_new_tokens - 1]
+        self.draft_logits = draft_logits
+
     def settle(self, num_chosen: int) -> Acceptance | None:
         """Close a pass that chose the last num_chosen tokens: drop the drafts, rewind what was computed for them.
 
@@ -62,7 +68,7 @@ class Sequence:
         """
         chosen = tuple(self.token_ids[-num_chosen:])
         self.num_computed = len(self.token_ids) - 1
-        num_draft_tokens, self.draft_ids = len(self.draft_ids), ()
+        num_draft_tokens, self.draft_ids, self.draft_logits = len(self.draft_ids), (), None
         return Acceptance(num_draft_tokens, chosen) if num_draft_tokens else None
 
     def finish_reason(self) -> FinishReason | None:

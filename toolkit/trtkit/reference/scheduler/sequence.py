@@ -57,7 +57,7 @@ class Sequence:
             self.counts[token_id] += 1
 
     def take_draft(self, draft_ids: tuple[int, ...], draft_logits: FloatArray | None) -> None:
-        """Have drafts verified in the pass over the last token; the answer's very last one is always the model's own."""
+        """Have drafts verified in the pass over the last token; the answer's very last one is the model's own."""
         self.draft_ids = draft_ids[: self.request.max_new_tokens - self.num_new_tokens - 1]
         self.draft_logits = draft_logits
 

@@ -64,3 +64,8 @@ def test_every_field_reaches_the_message() -> None:
 def test_an_answer_without_our_outputs_is_refused_by_the_missing_name() -> None:
     with pytest.raises(ServerError, match="no output text_output"):
         chunk_of({}, 0)
+
+
+def test_messages_go_to_the_servers_template_by_a_parameter() -> None:
+    assert message_of(GenerateRequest("[]", 5, is_chat=True)).parameters["apply_chat_template"].bool_param
+    assert not message_of(GenerateRequest("hello", 5)).parameters

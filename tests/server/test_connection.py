@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from trtkit.builds import SCHEMA, Build, open_build
 from trtkit.errors import InputError
-from trtkit.server.connection import endpoints_of, open_address, parse_address
+from trtkit.server.connection import Address, endpoints_of, open_address, parse_address
 from trtkit.server.launch import ServerOptions
 
 
@@ -18,11 +18,12 @@ def build(tmp_path: Path) -> Build:
 
 
 def test_a_url_is_an_address_and_anything_else_a_folder() -> None:
-    assert parse_address("grpc://host:8001") == "host:8001"
+    assert parse_address("grpc://host:8001") == Address("grpc", "host:8001")
+    assert parse_address("http://host:8000/") == Address("http", "host:8000")
     assert parse_address("build/demo") is None
 
 
-@pytest.mark.parametrize("url", ["http://host:8000", "grpc://host", "grpc://:8001", "grpc://host:port"])
+@pytest.mark.parametrize("url", ["ftp://host:8000", "grpc://host", "grpc://:8001", "grpc://host:port"])
 def test_another_kind_of_url_is_refused(url: str) -> None:
     with pytest.raises(InputError, match="write grpc://host:port"):
         parse_address(url)

@@ -81,12 +81,6 @@ def test_a_server_that_is_not_there_is_named() -> None:
     assert f"SERVER-UNREACHABLE: no Triton server answers at {address}" in result.stderr
 
 
-def test_chat_needs_a_build() -> None:
-    result = run("grpc://127.0.0.1:1", "hello", "--chat")
-    assert result.exit_code == 2
-    assert "CHAT-URL" in result.stderr
-
-
 def test_the_backend_folder_for_containers_has_the_same_line_as_the_one_that_serve_makes(repository_root: Path) -> None:
     path = repository_root / "triton" / "backends" / "tensorrtllm" / "model.py"
     assert path.read_text() == STANDIN_SHIM

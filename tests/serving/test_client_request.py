@@ -12,13 +12,17 @@ from trtkit.serving.client_request import (
     refuse_surely_too_long,
     refuse_too_long,
 )
+from trtkit.serving.context import RollingWindow
 from trtkit.serving.contract import TARGET, bls_contract, llm_contract
 from trtkit.serving.inputs import Inputs
-from trtkit.serving.tensor import one_row
+from trtkit.serving.tensor import ModelContract, one_row
 
 DEFAULTS = BuildDefaults(
     end_ids=(2, 3), pad_id=0, max_draft_len=4, adaptive=True, max_input_len=8, max_seq_len=12, excludes_prompt=False
 )
+
+
+ROLLING = replace(DEFAULTS, rolling=RollingWindow(2, 6, 2))
 
 
 def read(defaults: BuildDefaults = DEFAULTS, *, decoupled: bool = True, **values: Any) -> ClientRequest:
@@ -119,3 +123,25 @@ def test_a_text_of_megabytes_is_refused_without_encoding_it() -> None:
     with pytest.raises(RequestError, match="REQ-LENGTH: input text_input has more than 100 tokens"):
         refuse_surely_too_long("x" * 1000, 10, DEFAULTS)
     refuse_surely_too_long("x" * 89, 10, DEFAULTS)
+
+
+def test_a_session_may_be_longer_than_the_window_but_not_without_end() -> None:
+    refuse_too_long(1000, 1000, ROLLING)
+    refuse_surely_too_long("x" * 100_000, 10, ROLLING)
+    with pytest.raises(RequestError, match="REQ-EMPTY"):
+        refuse_too_long(0, 1, ROLLING)
+    with pytest.raises(RequestError, match="REQ-LENGTH: input text_input has 5242880 bytes"):
+        refuse_surely_too_long("x" * (5 << 20), 10, ROLLING)
+
+
+@pytest.mark.parametrize(("parameters", "is_chat"), [({}, False), ({"apply_chat_template": True}, True)])
+def test_a_request_parameter_asks_for_the_chat_template(parameters: dict[str, Any], is_chat: bool) -> None:
+    contract = bls_contract()
+    arrays = {name: one_row(contract.input(name), value) for name, value in (("text_input", "a"), ("max_tokens", 1))}
+    inputs = Inputs(arrays, contract, "", parameters)
+    assert read_client_request(inputs, 0, llm_contract(TARGET, "1.2.1"), DEFAULTS, decoupled=True).is_chat == is_chat
+
+
+def test_a_parameter_that_is_no_switch_is_refused() -> None:
+    with pytest.raises(RequestError, match="REQ-INPUT: parameter apply_chat_template must be true or false, got 'yes'"):
+        Inputs({}, ModelContract("m", (), ()), "", {"apply_chat_template": "yes"}).flag("apply_chat_template")

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trtkit.client.connect import RunningAnswer
 from trtkit.client.request import Chunk, Figures
-from trtkit.client.triton_client import Answer
 from trtkit.errors import ServerError
 
 
@@ -26,7 +26,7 @@ class Completion:
         return {"schema": "trtkit.generate/1", **record, "token_ids": list(self.token_ids)}
 
 
-def collect(answer: Answer, on_text: Callable[[str], object]) -> Completion:
+def collect(answer: RunningAnswer, on_text: Callable[[str], object]) -> Completion:
     """Read an answer to its end, passing on each piece of text as it comes.
 
     Raises what the answer raises, and ServerError when it ends without its last chunk.

@@ -11,7 +11,8 @@ class GenerateRequest:
     """One prompt to continue.
 
     Greedy when temperature is 0; top_k 0 and top_p None then cut nothing. num_draft_tokens 0 switches
-    speculation off, None leaves it to the build. deadline_s bounds the whole answer.
+    speculation off, None leaves it to the build. is_chat: text is a user's message, or a JSON list of messages, and the
+    server puts it into the tokenizer's chat template. deadline_s bounds the whole answer.
     """
 
     text: str
@@ -26,6 +27,7 @@ class GenerateRequest:
     stream: bool = True
     wants_cache_figures: bool = False
     deadline_s: float | None = None
+    is_chat: bool = False
 
 
 @dataclass(frozen=True)

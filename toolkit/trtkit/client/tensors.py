@@ -3,7 +3,7 @@
 from typing import Any
 
 from trtkit.client.request import Chunk, Figures, GenerateRequest
-from trtkit.serving.contract import bls_contract
+from trtkit.serving.contract import CHAT_PARAMETER, bls_contract
 from trtkit.serving.kserve import request_message, tokens_of, value_of
 from trtkit.serving.tensor import Outputs
 
@@ -21,8 +21,16 @@ _FIGURES = {
 
 def message_of(request: GenerateRequest) -> Any:
     """The ModelInferRequest to the BLS model; what is None is left to the server."""
+    message = request_message(_BLS, values_of(request))
+    if request.is_chat:
+        message.parameters[CHAT_PARAMETER].bool_param = True
+    return message
+
+
+def values_of(request: GenerateRequest) -> dict[str, Any]:
+    """The inputs by name; None for those that are left out."""
     samples = request.temperature != 0  # a negative one, or no number, is for the server to refuse
-    values: dict[str, Any] = {
+    return {
         "text_input": request.text,
         "max_tokens": request.max_tokens,
         "stream": request.stream,
@@ -37,7 +45,6 @@ def message_of(request: GenerateRequest) -> Any:
         "num_draft_tokens": request.num_draft_tokens,
         "return_perf_metrics": request.wants_cache_figures or None,
     }
-    return request_message(_BLS, values)
 
 
 def chunk_of(outputs: Outputs, received_ns: int) -> Chunk:

@@ -1,7 +1,8 @@
-"""From what the user names, BUILD or grpc://host:port, to an address that answers. Knows servers, no requests."""
+"""From what the user names, BUILD or URL, to an address that answers. Knows servers, no requests."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from trtkit.builds import Build, open_build
@@ -12,25 +13,36 @@ from trtkit.server.launch import ServerFolders, ServerOptions
 from trtkit.server.state import find_running
 from trtkit.server.triton_server import TritonServer
 
-_SCHEME = "grpc://"
+SCHEMES = ("grpc", "http")
 
 
-def parse_address(target: str) -> str | None:
-    """host:port of a grpc:// URL; None for anything without a scheme, which is a build directory.
+@dataclass(frozen=True)
+class Address:
+    """A server: scheme is "grpc" or "http", address host:port."""
+
+    scheme: str
+    address: str
+
+
+def parse_address(target: str) -> Address | None:
+    """The server of a URL; None for anything without a scheme, which is a build directory.
 
     Raises InputError for a URL that is none of ours.
     """
-    if "://" not in target:
+    scheme, separator, rest = target.partition("://")
+    if not separator:
         return None
-    host, colon, port = target.removeprefix(_SCHEME).rpartition(":")
-    if not target.startswith(_SCHEME) or not (host and colon and port.isdigit()):
-        raise InputError(f"{target} is no address of a server", "write grpc://host:port", code="URL")
-    return f"{host}:{port}"
+    host, colon, port = rest.rstrip("/").rpartition(":")
+    if scheme not in SCHEMES or not (host and colon and port.isdigit()):
+        raise InputError(
+            f"{target} is no address of a server", "write grpc://host:port, or http://host:port", code="URL"
+        )
+    return Address(scheme, f"{host}:{port}")
 
 
 @contextmanager
-def open_address(target: str, options: ServerOptions, on_progress: OnProgress = silent) -> Iterator[str]:
-    """host:port of the server at a URL, of the one that serves BUILD now, or of one that is started for the call.
+def open_address(target: str, options: ServerOptions, on_progress: OnProgress = silent) -> Iterator[Address]:
+    """The server at a URL, the one that serves BUILD now, or one that is started for the call; these two by gRPC.
 
     A server that was started here is stopped at the end. Raises what open_build and TritonServer raise.
     """
@@ -41,10 +53,10 @@ def open_address(target: str, options: ServerOptions, on_progress: OnProgress = 
     build = open_build(Path(target))
     running = find_running(ServerFolders(build.folder).state)
     if running is not None:
-        yield running.endpoints.grpc
+        yield Address("grpc", running.endpoints.grpc)
         return
     with TritonServer(build.folder, options=options, on_progress=on_progress) as server:
-        yield server.endpoints.grpc
+        yield Address("grpc", server.endpoints.grpc)
 
 
 def endpoints_of(build: Build, ports: dict[str, int | None], host: str = LOCALHOST) -> Endpoints:

@@ -26,6 +26,7 @@ from trtkit.serving.draft_target import DraftTargetRun, Generation
 from trtkit.serving.inner_llm import InnerLlm
 from trtkit.serving.kserve import Connection, Conversation
 from trtkit.serving.metrics import BLS_COUNTERS
+from trtkit.serving.prompts import Prompts
 from trtkit.serving.tensor import Array
 from trtkit.serving.text import TextTokenizer
 from trtkit.serving.triton_io import Counters, Sender, read_inputs
@@ -49,8 +50,10 @@ class DraftTarget:
         self._draft_name = arguments.parameter("tensorrt_llm_draft_model_name", "")
         self._llm_contract = llm_contract(self._target_name, self._release)
         self._connection = Connection(arguments.parameter("grpc_address"))
-        self._tokenizer = TextTokenizer.load(arguments.path("tokenizer_dir"))
-        self._add_special_tokens = arguments.flag("add_special_tokens", default=True)
+        folder = arguments.path("tokenizer_dir")
+        self._tokenizer = TextTokenizer.load(folder)
+        adds_special = arguments.flag("add_special_tokens", default=True)
+        self._prompts = Prompts(folder, self._tokenizer, add_special_tokens=adds_special)
         self._skip_special_tokens = arguments.flag("skip_special_tokens", default=True)
         self._cancellation_period_s = arguments.number("cancellation_check_period_ms", 100) / 1000
         self._counters = Counters(BLS_COUNTERS, arguments.name)
@@ -99,8 +102,9 @@ class DraftTarget:
             self._under_way.discard(request.request_id)
 
     def _answer(self, request: ClientRequest, reply: Reply) -> None:
-        refuse_surely_too_long(request.text, self._tokenizer.longest_token_bytes, self._defaults)
-        prompt_ids = self._tokenizer.encode(request.text, add_special_tokens=self._add_special_tokens)
+        text = self._prompts.text(request.text, is_chat=request.is_chat)
+        refuse_surely_too_long(text, self._tokenizer.longest_token_bytes, self._defaults)
+        prompt_ids = self._prompts.encode(text, is_chat=request.is_chat)
         refuse_too_long(len(prompt_ids), request.max_tokens, self._defaults)
         with self._connection.converse() as conversation:
             target = self._llm(self._target_name, request, conversation)

@@ -8,7 +8,7 @@ from typing import Any
 from trtkit.errors import RequestError
 from trtkit.serving.arguments import ModelArguments
 from trtkit.serving.context import RollingWindow
-from trtkit.serving.contract import CLIENT_NAMES
+from trtkit.serving.contract import CHAT_PARAMETER, CLIENT_NAMES
 from trtkit.serving.inputs import Inputs
 from trtkit.serving.tensor import ModelContract
 
@@ -32,6 +32,7 @@ NOT_SERVED = (
     "use_draft_logits",
 )
 _ONLY_ONE = ("num_return_sequences", "beam_width")
+_MAX_SESSION_BYTES = 4 << 20
 # Set by the loop itself for every call, or meant for the answer as a whole.
 _NOT_PASSED_ON = {"streaming", "end_id", "pad_id", "min_tokens", "min_length", "exclude_input_in_output"}
 
@@ -54,11 +55,13 @@ class BuildDefaults:
 class ClientRequest:
     """One answer as the client wants it. sampling has the engine's input names.
 
-    fixes_draft_len says that max_draft_len is the client's own number and not to be changed.
+    fixes_draft_len says that max_draft_len is the client's own number and not to be changed. is_chat: text is for the
+    chat template.
     """
 
     request_id: str
     text: str
+    is_chat: bool
     max_tokens: int
     min_tokens: int
     end_ids: tuple[int, ...]
@@ -108,6 +111,7 @@ def read_client_request(
     return ClientRequest(
         request_id=f"{inputs.request_id or 'request'}-{secrets.token_hex(4)}",
         text=inputs.text("text_input", row) or "",
+        is_chat=inputs.flag(CHAT_PARAMETER),
         max_tokens=max_tokens,
         min_tokens=inputs.value("min_tokens", row) or 0,
         end_ids=defaults.end_ids if end_id is None else (end_id,),
@@ -122,8 +126,20 @@ def read_client_request(
 
 
 def refuse_surely_too_long(text: str, longest_token_bytes: int, defaults: BuildDefaults) -> None:
-    """Raise RequestError for a text that no tokenization fits into max_input_len: encoding megabytes takes minutes."""
-    least, limit = len(text.encode()) // longest_token_bytes, defaults.max_input_len
+    """Raise RequestError for a text that no tokenization fits into max_input_len: encoding megabytes takes minutes.
+
+    With a rolling window a session may be any longer than it, but for that reason.
+    """
+    num_bytes = len(text.encode())
+    if defaults.rolling is not None:
+        if num_bytes > _MAX_SESSION_BYTES:
+            raise RequestError(
+                f"input text_input has {num_bytes} bytes, the limit of a session is {_MAX_SESSION_BYTES}",
+                "send the last part alone: what is older than the window is not read anyway",
+                code="REQ-LENGTH",
+            )
+        return
+    least, limit = num_bytes // longest_token_bytes, defaults.max_input_len
     if least > limit:
         raise RequestError(
             f"input text_input has more than {least} tokens, the limit is max_input_len {limit}",
@@ -133,16 +149,21 @@ def refuse_surely_too_long(text: str, longest_token_bytes: int, defaults: BuildD
 
 
 def refuse_too_long(num_prompt_tokens: int, max_tokens: int, defaults: BuildDefaults) -> None:
-    """Raise RequestError with the limit that the request exceeds, before any model is asked."""
+    """Raise RequestError with the limit that the request exceeds, before any model is asked.
+
+    A rolling window has none: of a longer prompt the models are shown the sinks and the last part.
+    """
     if num_prompt_tokens == 0:
         raise RequestError("input text_input holds no token", "send a prompt", code="REQ-EMPTY")
+    if defaults.rolling is not None:
+        return
     if num_prompt_tokens > defaults.max_input_len:
         raise RequestError(
             f"input text_input has {num_prompt_tokens} tokens, the limit is max_input_len {defaults.max_input_len}",
             "shorten it, or build with a larger limits.max_input_len",
             code="REQ-LENGTH",
         )
-    if defaults.rolling is None and num_prompt_tokens + max_tokens > defaults.max_seq_len:
+    if num_prompt_tokens + max_tokens > defaults.max_seq_len:
         raise RequestError(
             f"input max_tokens: {num_prompt_tokens} prompt tokens and {max_tokens} new ones exceed"
             f" {defaults.max_seq_len}, the sum of max_input_len and max_output_len",

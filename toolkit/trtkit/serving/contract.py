@@ -14,6 +14,9 @@ TARGET = "tensorrt_llm"
 DRAFT = "tensorrt_llm_draft"
 BLS = "tensorrt_llm_bls"
 
+# A request parameter, because NVIDIA's models have no tensor for it: text_input is messages for the chat template.
+CHAT_PARAMETER = "apply_chat_template"
+
 # Up to 0.19 the backend called these inputs otherwise; the counts of tokens came with 0.20.
 _OLD_NAMES = {"seed": "random_seed", "min_tokens": "min_length"}
 _SINCE_0_20 = {"return_num_input_tokens", "return_num_output_tokens", "num_input_tokens", "num_output_tokens"}

@@ -8,7 +8,7 @@ from trtkit.errors import RequestError, ServerError
 _PRINTED = re.compile(
     r"^(?:in ensemble '[^']*', )?(?:(?P<code>[A-Z][A-Z0-9-]+): )?(?P<cause>.*)\nFix: (?P<fix>.*)$", re.DOTALL
 )
-_OF_THE_REQUEST = ("REQ-", "SPEC-")
+_OF_THE_REQUEST = ("REQ-", "SPEC-", "CHAT-")
 
 
 def error_from_text(text: str, *, source: str) -> RequestError | ServerError:

@@ -12,12 +12,20 @@ from trtkit.serving.tensor import Array, ModelContract
 class Inputs:
     """The inputs of one request; rows are the batch axis, and every message names the field.
 
-    Triton itself checks types and shapes, but only counts the required inputs.
+    Triton itself checks types and shapes, but only counts the required inputs. parameters are KServe's request
+    parameters; over HTTP every key that is no input becomes one.
     """
 
-    def __init__(self, arrays: Mapping[str, Array], contract: ModelContract, request_id: str) -> None:
+    def __init__(
+        self,
+        arrays: Mapping[str, Array],
+        contract: ModelContract,
+        request_id: str,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
         self._arrays = arrays
         self._contract = contract
+        self._parameters = parameters or {}
         self.request_id = request_id
         for tensor in contract.inputs:
             if not tensor.optional and tensor.name not in self._arrays:
@@ -30,6 +38,13 @@ class Inputs:
     def declares(self, name: str) -> bool:
         """Whether the model has this input at all; the names of some differ between releases."""
         return any(tensor.name == name for tensor in self._contract.inputs)
+
+    def flag(self, name: str) -> bool:
+        """A request parameter that is true or false; false when it is left out."""
+        value = self._parameters.get(name, False)
+        if not isinstance(value, bool):
+            raise RequestError(f"parameter {name} must be true or false, got {value!r}", "mend it", code="REQ-INPUT")
+        return value
 
     def array(self, name: str, row: int) -> Array | None:
         """One row of an input, copied out of shared memory, or None when the request leaves it out."""

@@ -7,8 +7,9 @@ import numpy as np
 
 from trtkit.errors import RequestError, TrtkitError
 from trtkit.serving.arguments import read_arguments
-from trtkit.serving.contract import PREPROCESSING, contracts
+from trtkit.serving.contract import CHAT_PARAMETER, PREPROCESSING, contracts
 from trtkit.serving.inputs import Inputs
+from trtkit.serving.prompts import Prompts
 from trtkit.serving.tensor import Array
 from trtkit.serving.text import TextTokenizer
 from trtkit.serving.triton_io import answer, read_inputs, refuse
@@ -32,8 +33,10 @@ class Preprocessor:
         """Read the tokenizer."""
         arguments = read_arguments(args)
         self._contract = contracts("1.2.1", with_draft=False)[PREPROCESSING]
-        self._tokenizer = TextTokenizer.load(arguments.path("tokenizer_dir"))
-        self._add_special_tokens = arguments.flag("add_special_tokens", default=True)
+        folder = arguments.path("tokenizer_dir")
+        self._tokenizer = TextTokenizer.load(folder)
+        adds_special = arguments.flag("add_special_tokens", default=True)
+        self._prompts = Prompts(folder, self._tokenizer, add_special_tokens=adds_special)
         self._end_ids = arguments.numbers("end_ids")
         self._pad_id = arguments.number("pad_id")
 
@@ -50,10 +53,9 @@ class Preprocessor:
     def _outputs(self, inputs: Inputs) -> dict[str, Array]:
         refuse_unserved(inputs, _NOT_SERVED)
         rows = range(inputs.num_rows)
-        prompts = [
-            self._tokenizer.encode(inputs.text("QUERY", row) or "", add_special_tokens=self._add_special_tokens)
-            for row in rows
-        ]
+        is_chat = inputs.flag(CHAT_PARAMETER)
+        texts = [self._prompts.text(inputs.text("QUERY", row) or "", is_chat=is_chat) for row in rows]
+        prompts = [self._prompts.encode(text, is_chat=is_chat) for text in texts]
         given_ends = [inputs.value("END_ID", row) for row in rows]
         given_pads = [inputs.value("PAD_ID", row) for row in rows]
         pads = [self._pad_id if pad is None else pad for pad in given_pads]

@@ -1,5 +1,6 @@
 """Requests and responses of Triton's Python backend as arrays; the only importer of pb_utils. Knows no model."""
 
+import json
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from trtkit.serving.tensor import NUMPY_DTYPE, ModelContract, Outputs
 def read_inputs(request: Any, contract: ModelContract) -> Inputs:
     """The inputs of a request. They are views of shared memory, which `Inputs` copies as it hands them out."""
     arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-    return Inputs(arrays, contract, request.request_id())
+    return Inputs(arrays, contract, request.request_id(), json.loads(request.parameters() or "{}"))
 
 
 class Sender:

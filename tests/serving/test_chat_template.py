@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
-from trtkit.client.chat import render_chat
-from trtkit.errors import InputError
+from trtkit.errors import InputError, RequestError
+from trtkit.serving.chat_template import ChatTemplate, messages_of
 
 NOW = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
 TEMPLATE = (
@@ -16,7 +16,7 @@ TEMPLATE = (
 
 
 def render(folder: Path, content: str = "hi") -> str:
-    return render_chat(folder, [{"role": "user", "content": content}], NOW)
+    return ChatTemplate.load(folder).render([{"role": "user", "content": content}], NOW)
 
 
 def config(folder: Path, **values: object) -> None:
@@ -60,3 +60,21 @@ def test_a_tokenizer_without_a_template_is_refused(tmp_path: Path) -> None:
     config(tmp_path)
     with pytest.raises(InputError, match="no chat template"):
         render(tmp_path)
+
+
+def test_a_template_that_is_no_jinja_is_named(tmp_path: Path) -> None:
+    config(tmp_path, chat_template="{% if %}")
+    with pytest.raises(InputError, match="CHAT-TEMPLATE"):
+        render(tmp_path)
+
+
+def test_a_text_is_one_message_and_a_json_list_is_a_history() -> None:
+    history = [{"role": "system", "content": "be short"}, {"role": "user", "content": "hi"}]
+    assert messages_of(json.dumps(history)) == history
+    assert messages_of("[1] is a footnote") == [{"role": "user", "content": "[1] is a footnote"}]
+
+
+@pytest.mark.parametrize("text", ['[{"role": "user"}]', '[{"role": "user", "content": "hi"}', '[{"a": 1}, 2]'])
+def test_a_list_of_no_messages_is_refused_with_the_right_form(text: str) -> None:
+    with pytest.raises(RequestError, match=r"(?s)REQ-CHAT: input text_input.*\[{\"role\""):
+        messages_of(text)

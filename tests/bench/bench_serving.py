@@ -1,0 +1,155 @@
+"""What Triton and the BLS model add to the reference engine, at batch 1 with speculation, on the demo pair.
+
+    python tests/bench/bench_serving.py BUILD                  # a finished build of build_configs/smollm2_spec.yaml
+    python tests/bench/bench_serving.py BUILD --runs 9 --draft-len 0
+
+The same checkpoints answer the same prompts twice: through the engines of this process, called directly, and through a
+real server over gRPC. They take turns, so that a busy moment of the machine hits both; every prompt is new to both, so
+that neither finds it in its cache. TTFT is the time to the first tokens, the rest is per token after those. Medians
+over all answers. "overhead" is served over direct, minus one, of the whole answer's time per token.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trtkit.client.completion import collect
+from trtkit.client.request import GenerateRequest
+from trtkit.client.triton_client import TritonClient
+from trtkit.engines.inspect import read_engine
+from trtkit.reference.draft_target import propose, verify
+from trtkit.reference.engine import Engine
+from trtkit.reference.request import GenerationRequest
+from trtkit.server.launch import ServerOptions
+from trtkit.server.triton_server import TritonServer
+from trtkit.serving.text import TextTokenizer
+
+PROMPTS = (
+    "The capital of France is",
+    "Once upon a time there was a king who",
+    "Water boils at one hundred degrees because",
+    "The best way to learn a language is",
+)
+NUM_TOKENS = 64
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One answer: milliseconds to its first tokens, and to its end."""
+
+    token_ids: tuple[int, ...]
+    ttft_ms: float
+    total_ms: float
+
+    @property
+    def ms_per_token(self) -> float:
+        """Of the whole answer, the first tokens included."""
+        return self.total_ms / len(self.token_ids)
+
+
+Measure = Callable[[str], Timing]
+
+
+def load_engine(build: Path, role: str, num_threads: int) -> Engine:
+    info = read_engine(build / "engines" / role)
+    assert info.checkpoint is not None
+    return Engine.load(info.checkpoint, max_batch_size=1, max_seq_len=1024, num_threads=num_threads)
+
+
+def measure_direct(target: Engine, draft: Engine, tokenizer: TextTokenizer, draft_len: int) -> Measure:
+    """The draft-target loop on two engines of this process: nothing between the rounds."""
+
+    def measure(text: str) -> Timing:
+        start = time.perf_counter()
+        prompt = tuple(tokenizer.encode(text, add_special_tokens=True))
+        whole = GenerationRequest("bench", prompt, NUM_TOKENS)
+        tokens: list[int] = []
+        first_s = 0.0
+        while len(tokens) < NUM_TOKENS:
+            rest = replace(whole, prompt_ids=prompt + tuple(tokens), max_new_tokens=NUM_TOKENS - len(tokens))
+            tokens += verify(target, rest, propose(draft, rest, draft_len, target.vocab_size))[0]
+            first_s = first_s or time.perf_counter()
+        return Timing(tuple(tokens), (first_s - start) * 1e3, (time.perf_counter() - start) * 1e3)
+
+    return measure
+
+
+def measure_plain(target: Engine, tokenizer: TextTokenizer) -> Measure:
+    """The target alone, step by step."""
+
+    def measure(text: str) -> Timing:
+        start = time.perf_counter()
+        prompt = tuple(tokenizer.encode(text, add_special_tokens=True))
+        target.submit(GenerationRequest("bench", prompt, NUM_TOKENS))
+        tokens: list[int] = []
+        first_s = 0.0
+        while target.has_work:
+            tokens += [token for output in target.step() for token in output.token_ids]
+            first_s = first_s or (time.perf_counter() if tokens else 0.0)
+        return Timing(tuple(tokens), (first_s - start) * 1e3, (time.perf_counter() - start) * 1e3)
+
+    return measure
+
+
+def measure_served(client: TritonClient, draft_len: int) -> Measure:
+    def measure(text: str) -> Timing:
+        request = GenerateRequest(text, NUM_TOKENS, num_draft_tokens=draft_len, deadline_s=120)
+        answer = collect(client.generate(request), lambda _: None)
+        return Timing(answer.token_ids, answer.ttft_ms, answer.total_ms)
+
+    return measure
+
+
+def take_turns(direct: Measure, served: Measure, num_runs: int) -> tuple[list[Timing], list[Timing]]:
+    """Answers that end early are left out: they would be compared with longer ones."""
+    found: tuple[list[Timing], list[Timing]] = ([], [])
+    for run in range(num_runs + 1):
+        for prompt in PROMPTS:
+            text = f"Note {run + 10}. {prompt}"
+            pair = direct(text), served(text)
+            if run == 0 or len(pair[1].token_ids) < NUM_TOKENS:
+                continue  # the first run warms up
+            for side, timing in zip(found, pair, strict=True):
+                side.append(timing)
+    return found
+
+
+def report(direct: list[Timing], served: list[Timing]) -> None:
+    def median(timings: list[Timing], name: str) -> float:
+        return statistics.median(getattr(timing, name) for timing in timings)
+
+    equal = sum(a.token_ids == b.token_ids for a, b in zip(direct, served, strict=True))
+    per_token = [median(side, "ms_per_token") for side in (direct, served)]
+    ttft = [median(side, "ttft_ms") for side in (direct, served)]
+    added = statistics.median(b.ttft_ms - a.ttft_ms for a, b in zip(direct, served, strict=True))
+    sys.stdout.write(
+        f"{len(direct)} answers of {NUM_TOKENS} tokens, {equal} the same on both sides\n"
+        f"per token   direct {per_token[0]:6.2f} ms   served {per_token[1]:6.2f} ms"
+        f"   overhead {per_token[1] / per_token[0] - 1:+.1%}\n"
+        f"TTFT        direct {ttft[0]:6.1f} ms   served {ttft[1]:6.1f} ms   added {added:+.1f} ms\n"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=Path)
+    parser.add_argument("--draft-len", type=int, default=4)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    given = parser.parse_args()
+    tokenizer = TextTokenizer.load(given.build / "tokenizer")
+    target = load_engine(given.build, "target", given.threads)
+    direct = measure_plain(target, tokenizer)
+    if given.draft_len:
+        direct = measure_direct(target, load_engine(given.build, "draft", given.threads), tokenizer, given.draft_len)
+    options = ServerOptions(num_threads=given.threads)
+    with TritonServer(given.build, options=options) as server, TritonClient(server.endpoints.grpc) as client:
+        report(*take_turns(direct, measure_served(client, given.draft_len), given.runs))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Messages as the prompt that a chat model was trained on. Knows template files, no tensors and no server."""
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, Self
+
+from trtkit.errors import InputError, MissingToolError, RequestError
+
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
+
+
+class ChatTemplate:
+    """The chat template of one tokenizer folder. Templates are foreign code, so they run in Jinja's sandbox."""
+
+    def __init__(self, template: Any, special: Mapping[str, str], folder: Path) -> None:
+        self._template = template
+        self._special = special
+        self._folder = folder
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read and compile. Raises InputError when the folder has no template, MissingToolError without Jinja."""
+        try:
+            from jinja2 import TemplateError
+            from jinja2.sandbox import ImmutableSandboxedEnvironment
+        except ImportError:
+            raise MissingToolError("chat templates need jinja2", "pip install 'trtkit[serve]'", code="JINJA") from None
+        config = _config(folder)
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+        environment.globals["raise_exception"] = _refuse
+        try:
+            template = environment.from_string(_source(folder, config))
+        except TemplateError as error:
+            raise _unusable(f"the chat template is none: {error}", folder) from None
+        return cls(template, {key: _text(config.get(key)) for key in _SPECIAL}, folder)
+
+    def render(self, messages: Sequence[Mapping[str, str]], now: datetime.datetime) -> str:
+        """The text of `messages` ("role", "content"), ready for the answer. It holds its own BOS, if it wants one.
+
+        Raises InputError when the template refuses the messages.
+        """
+        from jinja2 import TemplateError
+
+        try:
+            return str(
+                self._template.render(
+                    messages=messages, add_generation_prompt=True, strftime_now=now.strftime, **self._special
+                )
+            )
+        except TemplateError as error:
+            raise _unusable(f"the chat template refuses the messages: {error}", self._folder) from None
+
+
+def messages_of(text: str) -> list[dict[str, str]]:
+    """A JSON list of messages, or plain text as one message of the user.
+
+    Raises RequestError for a list whose entries are no messages.
+    """
+    if not text.lstrip().startswith("[{"):
+        return [{"role": "user", "content": text}]
+    try:
+        messages = json.loads(text)
+        return [{"role": str(message["role"]), "content": str(message["content"])} for message in messages]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RequestError(
+            f"input text_input is no list of messages: {type(error).__name__}: {error}",
+            'send [{"role": "user", "content": "..."}], or plain text for one message',
+            code="REQ-CHAT",
+        ) from None
+
+
+def _refuse(message: str) -> NoReturn:
+    from jinja2 import TemplateError
+
+    raise TemplateError(message)
+
+
+def _unusable(cause: str, folder: Path) -> InputError:
+    return InputError(cause, "ask without the chat template", code="CHAT-TEMPLATE", where=str(folder))
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / "tokenizer_config.json"
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read: {error}", "run trtkit build again", where=str(path)) from None
+    return document if isinstance(document, dict) else {}
+
+
+def _source(folder: Path, config: Mapping[str, Any]) -> str:
+    """chat_template.jinja, or the entry of tokenizer_config.json, where a list holds several by name."""
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+    if not isinstance(template, str):
+        raise _unusable("the tokenizer has no chat template", folder)
+    return template
+
+
+def _text(token: Any) -> str:
+    """A special token's text; tokenizer_config.json writes it as a string or as an object."""
+    return str(token["content"]) if isinstance(token, dict) else str(token or "")

@@ -17,8 +17,24 @@ LAYOUTS = ((1, 1, 1), (2, 1, 1), (4, 1, 1), (1, 2, 1), (2, 2, 1), (2, 1, 2), (4,
 PRECISIONS = ("float32", "float16", "bfloat16", "fp8", "fp8_rowwise", "int8_weight_only", "int4_weight_only")
 KV_CACHES = ("fp8", "int8")
 MODELOPT = ("int4_awq", "w4a8_awq", "int8_smoothquant", "nvfp4")
+MODELOPT_LAYOUTS = ((1, 1), (2, 1), (4, 1), (1, 2), (2, 2))
+"""(tp, pp), of models with 2 key-value heads and 4 layers."""
 MODELOPT_FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2")
 """The families that modelopt 0.47 exports with every release of transformers."""
+WITH_TRANSFORMERS_4 = ("mixtral", "qwen2_moe")
+HF = ("fp8", "int4_awq", "w4a8_awq", "nvfp4")
+
+# What stands in a cell that is refused -> (what the error says, what the page says).
+REASONS = {
+    "heads": ("does not repeat 2 key-value heads", "modelopt's SmoothQuant does not repeat key-value heads"),
+    "family": ("has no {family}", "modelopt's export for TensorRT-LLM does not have this family"),
+    "experts": ("does not know the experts", "modelopt's export does not know scales per channel of experts"),
+    "transformers 4": (
+        "experts of {family} one by one",
+        "modelopt looks for experts one by one, which only transformers 4 keeps (run with 4.57.3)",
+    ),
+    "backend": ("has no GPT-2", "TensorRT-LLM's PyTorch backend has no GPT-2"),
+}
 
 
 @dataclass(frozen=True)
@@ -70,22 +86,52 @@ def render() -> str:
     return "\n".join([*lines, *_modelopt_lines()])
 
 
+def modelopt_cell(family: str, layout: tuple[int, int], quantization: str) -> str:
+    """ "yes", or a key of REASONS."""
+    if family in WITH_TRANSFORMERS_4:
+        return "experts" if quantization == "int8_smoothquant" else "transformers 4"
+    if family not in MODELOPT_FAMILIES:
+        return "family"
+    repeats_heads = layout[0] > 2 and family != "gpt2"
+    return "heads" if quantization == "int8_smoothquant" and repeats_heads else "yes"
+
+
+def hf_cell(family: str, quantization: str) -> str:
+    """ "yes", or a key of REASONS, for a checkpoint in Hugging Face's format."""
+    if family == "gpt2":
+        return "backend"
+    return "transformers 4" if family in MOE and quantization.endswith("awq") else "yes"
+
+
 def _modelopt_lines() -> list[str]:
     """What modelopt quantises."""
     lines = [
-        "Through nvidia-modelopt 0.47, which cuts ranks itself (`pytest -m slow tests/conversion/test_modelopt.py`):",
+        "Through nvidia-modelopt 0.47, which cuts ranks itself (`pytest -m slow tests/conversion/test_modelopt.py`).",
+        "`yes`: the export names the algorithm, and the ranks' parts put together are what one rank gets.",
         "",
-        "| family | " + " | ".join(MODELOPT) + " |",
-        "|" + "---|" * (len(MODELOPT) + 1),
+        "| family | tp | pp | " + " | ".join(MODELOPT) + " |",
+        "|" + "---|" * (len(MODELOPT) + 3),
     ]
     for family in tiny.FAMILIES:
-        cell = "yes" if family in MODELOPT_FAMILIES else "CONV-MODELOPT"
-        lines.append(f"| {family} | " + " | ".join([cell] * len(MODELOPT)) + " |")
-    reasons = (
-        "`CONV-MODELOPT`: modelopt does not export Gemma 2, Gemma 3, Phi-3 and Qwen3-MoE for TensorRT-LLM; in Mixtral",
-        "and Qwen2-MoE it only finds its way with transformers 4, which keeps experts apart.",
+        for layout in MODELOPT_LAYOUTS:
+            row = [modelopt_cell(family, layout, column) for column in MODELOPT]
+            lines.append(f"| {family} | " + " | ".join(map(str, layout)) + " | " + " | ".join(row) + " |")
+    lines += [
+        "",
+        "In Hugging Face's format (`--format hf`), which has no ranks; fp8 is written by trtkit, the rest by modelopt:",
+        "",
+        "| family | " + " | ".join(HF) + " |",
+        "|" + "---|" * (len(HF) + 1),
+    ]
+    for family in tiny.FAMILIES:
+        lines.append(f"| {family} | " + " | ".join(hf_cell(family, column) for column in HF) + " |")
+    reasons = [f"- `{key}`: {explained}." for key, (_, explained) in REASONS.items()]
+    lines += ["", "What else stands in a cell is refused with CONV-MODELOPT before anything is loaded:", "", *reasons]
+    also = (
+        "AWQ also wants 128 values of every width on each rank, NVFP4 16; AWQ of Gemma a vocabulary that is a multiple",
+        "of 64; and all of them layers that divide evenly over the stages, and `--ep 1`.",
     )
-    return [*lines, "", *reasons, ""]
+    return [*lines, "", *also, ""]
 
 
 if __name__ == "__main__":

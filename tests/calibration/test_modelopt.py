@@ -11,14 +11,16 @@ from calibrated import SAMPLES, random_samples, run_pass
 from converted import read_config, read_ranks
 from safetensors.torch import load_file
 from tiny import FAMILIES, tiny_checkpoint
-from trtkit.calibration.modelopt_checkpoint import ModeloptOptions, quantize_with_modelopt, quantized_model
+from trtkit.calibration.modelopt_checkpoint import quantize_with_modelopt
 from trtkit.calibration.run import CalibrationOptions, calibrate
 from trtkit.calibration.samples import SampleOptions, make_samples
 from trtkit.calibration.texts import CalibrationText, shipped_texts
 from trtkit.checking.subjects.trtllm_checkpoint import read_trtllm_checkpoint
 from trtkit.conversion.convert import convert_to
+from trtkit.conversion.modelopt import quantized_model
+from trtkit.conversion.modelopt_limits import ModeloptOptions
 from trtkit.conversion.options import ConversionOptions
-from trtkit.errors import InputError, MissingToolError
+from trtkit.errors import CheckpointError, MissingToolError
 from trtkit.progress import Progress, silent
 
 LONGER = random_samples({"first": 70, "second": 60})
@@ -29,7 +31,8 @@ def modelopt_amax(folder: Path, samples: Any, dtype: str) -> dict[str, float]:
     """Quantizer name -> amax."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = quantized_model(folder, samples, ModeloptOptions("fp8", fp8_kv_cache=True, dtype=dtype), silent)
+        ids = [sample.token_ids for sample in samples]
+        model = quantized_model(folder, ids, ModeloptOptions("fp8", fp8_kv_cache=True, dtype=dtype), silent)
     quantizers = {name: module for name, module in model.named_modules() if name.endswith("quantizer")}
     amaxes = {name: getattr(module, "amax", None) for name, module in quantizers.items()}
     return {name: float(amax.max()) for name, amax in amaxes.items() if amax is not None}
@@ -151,12 +154,12 @@ def test_a_hugging_face_checkpoint_names_its_algorithms(tmp_path: Path) -> None:
 
 
 def test_what_it_cannot_do_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
-    narrow, gpt2 = tiny_checkpoint(tmp_path / "a"), tiny_checkpoint(tmp_path / "b", "gpt2")
-    with pytest.raises(InputError, match="CALIB-MODELOPT: int4_awq needs hidden_size in multiples of 128"):
+    narrow, phi3 = tiny_checkpoint(tmp_path / "a"), tiny_checkpoint(tmp_path / "b", "phi3")
+    with pytest.raises(CheckpointError, match="between 128 values, and the hidden size per rank is 64"):
         quantize_with_modelopt(narrow, SAMPLES, tmp_path / "out", ModeloptOptions("int4_awq"))
-    with pytest.raises(InputError, match="the export of gpt2 through modelopt is not tested"):
-        quantize_with_modelopt(gpt2, SAMPLES, tmp_path / "out", ModeloptOptions("fp8"))
-    with pytest.raises(InputError, match="3 layers over 2 stages"):
+    with pytest.raises(CheckpointError, match="has no phi3"):
+        quantize_with_modelopt(phi3, SAMPLES, tmp_path / "out", ModeloptOptions("fp8"))
+    with pytest.raises(CheckpointError, match="3 layers over 2 stages"):
         quantize_with_modelopt(narrow, SAMPLES, tmp_path / "out", ModeloptOptions("fp8", pipeline_parallel=2))
 
 

@@ -3,6 +3,8 @@
 import importlib.util
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -12,10 +14,10 @@ import pytest
 import tiny
 from converted import Tensor, read_config, read_ranks
 from reassembly import to_float
+from trtkit.checkpoints.quantized import read_quantized
 from trtkit.conversion.convert import convert_to
-from trtkit.conversion.modelopt_export import CONFIGURATIONS
-from trtkit.conversion.options import ConversionOptions
-from trtkit.errors import CheckpointError
+from trtkit.conversion.options import MODELOPT_QUANTIZATIONS, ConversionOptions
+from trtkit.errors import CheckpointError, InputError
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("modelopt") is None,
@@ -109,29 +111,162 @@ ALGORITHMS = {
     "int8_smoothquant": "W8A8_SQ_PER_CHANNEL",
     "nvfp4": "NVFP4",
 }
+IDS = tuple(tuple((7 * sample + 3 * place) % 256 for place in range(64)) for sample in range(4))
+QUANTIZED_SIZES = {
+    "hidden_size": 512,
+    "intermediate_size": 512,
+    "head_dim": 128,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "layer_types": None,
+    "mlp_only_layers": [],
+}
+CELLS = [
+    pytest.param(family, layout, quantization, matrix.modelopt_cell(family, layout, quantization))
+    for family in tiny.FAMILIES
+    for layout in matrix.MODELOPT_LAYOUTS
+    for quantization in MODELOPT_QUANTIZATIONS
+]
+YES = [cell for cell in CELLS if cell.values[-1] == "yes"]
+REFUSED_CELLS = [cell for cell in CELLS if cell.values[-1] not in ("yes", "transformers 4")]
+HF_CELLS = [
+    pytest.param(family, quantization, matrix.hf_cell(family, quantization))
+    for family in tiny.FAMILIES
+    for quantization in matrix.HF
+    if quantization != "fp8"
+]
+
+
+@pytest.fixture(scope="module")
+def quantizable(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """One checkpoint per family, wide enough for AWQ on four ranks."""
+    root = tmp_path_factory.mktemp("quantizable")
+
+    def source(family: str) -> Path:
+        folder = root / family
+        return folder if folder.exists() else tiny.tiny_checkpoint(folder, family, "bfloat16", **QUANTIZED_SIZES)
+
+    return source
+
+
+@pytest.fixture(scope="module")
+def whole(
+    quantizable: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, str], dict[str, Tensor]]:
+    """The tensors of one rank, to hold the cut ones against."""
+    root = tmp_path_factory.mktemp("whole")
+
+    def tensors(family: str, quantization: str) -> dict[str, Tensor]:
+        out = root / f"{family}-{quantization}"
+        convert_to(quantizable(family), out, _asked(quantization))
+        return read_ranks(out)[0]
+
+    return tensors
+
+
+def _asked(quantization: str, tp: int = 1, pp: int = 1) -> ConversionOptions:
+    return ConversionOptions(
+        dtype="bfloat16",
+        quantization=quantization,  # type: ignore[arg-type]
+        tensor_parallel=tp,
+        pipeline_parallel=pp,
+        calibration_ids=IDS,
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("quantization", list(CONFIGURATIONS))
-@pytest.mark.parametrize("family", matrix.MODELOPT_FAMILIES)
-def test_modelopt_quantises_what_trtkit_does_not(family: str, quantization: str, tmp_path: Path) -> None:
-    source = tiny.tiny_checkpoint(tmp_path / "source", family, "bfloat16", **SIZES, vocab_size=256)
-    options = ConversionOptions(dtype="bfloat16", quantization=quantization)  # type: ignore[arg-type]
-    report = convert_to(source, tmp_path / "out", options, verify=True)
-    assert [finding.code for finding in report.findings] == ["CONV-SYNTHETIC-CALIBRATION"]
+@pytest.mark.parametrize(("family", "layout", "quantization", "_cell"), YES)
+def test_modelopt_quantises_what_trtkit_does_not(
+    family: str,
+    layout: tuple[int, int],
+    quantization: str,
+    _cell: str,
+    quantizable: Callable[[str], Path],
+    whole: Callable[[str, str], dict[str, Tensor]],
+    tmp_path: Path,
+) -> None:
+    tp, pp = layout
+    report = convert_to(quantizable(family), tmp_path / "out", _asked(quantization, tp, pp), verify=True)
+    assert {finding.code for finding in report.findings} <= {"CONV-WINDOW"}
     assert read_config(tmp_path / "out")["quantization"]["quant_algo"] == ALGORITHMS[quantization]
-    rank = read_ranks(tmp_path / "out")[0]
+    ranks = read_ranks(tmp_path / "out")
+    assert len(ranks) == tp * pp
     norm = "transformer.layers.0.input_layernorm.weight"
-    assert np.isfinite(to_float(rank[norm])).all()
-    assert rank["transformer.layers.0.mlp.proj.weight"][0] != "bfloat16"
+    assert np.isfinite(to_float(ranks[0][norm])).all()
+    for name in ("transformer.layers.0.mlp.fc.weight", "transformer.layers.0.mlp.proj.weight"):
+        assert ranks[0][name][0] != "bfloat16"
+        assert _join(name, ranks[:tp]) == whole(family, quantization)[name][2], name
+
+
+def _join(name: str, ranks: list[dict[str, Tensor]]) -> bytes:
+    """The ranks' parts of a matrix put together: fc is cut by outputs (rows), proj by inputs (columns)."""
+    parts = [np.frombuffer(rank[name][2], np.uint8).reshape(rank[name][1][0], -1) for rank in ranks]
+    return np.concatenate(parts, axis=1 if ".proj." in name else 0).tobytes()
+
+
+@pytest.mark.parametrize(("family", "layout", "quantization", "cell"), REFUSED_CELLS)
+def test_what_modelopt_does_not_export_is_refused_with_a_way_out(
+    family: str,
+    layout: tuple[int, int],
+    quantization: str,
+    cell: str,
+    quantizable: Callable[[str], Path],
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(CheckpointError, match="which trtkit writes itself") as caught:
+        convert_to(quantizable(family), tmp_path / "out", _asked(quantization, *layout))
+    assert caught.value.code == "CONV-MODELOPT"
+    assert matrix.REASONS[cell][0].format(family=family) in caught.value.cause
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("family", ["phi3", "qwen3_moe"])
-def test_a_family_that_modelopt_does_not_export_is_refused_with_a_way_out(family: str, tmp_path: Path) -> None:
-    source = tiny.tiny_checkpoint(tmp_path / "source", family, "bfloat16", **SIZES)
-    with pytest.raises(CheckpointError, match="which trtkit writes itself") as caught:
-        convert_to(source, tmp_path / "out", ConversionOptions(quantization="int8_smoothquant"))
-    assert caught.value.code == "CONV-MODELOPT"
-    assert not (tmp_path / "out").exists()
+@pytest.mark.parametrize("quantization", ["int4_awq", "w4a8_awq", "nvfp4"])
+@pytest.mark.parametrize("family", matrix.WITH_TRANSFORMERS_4)
+def test_experts_are_exported_with_transformers_4_and_refused_with_5(
+    family: str, quantization: str, quantizable: Callable[[str], Path], tmp_path: Path
+) -> None:
+    if int(version("transformers").split(".")[0]) < 5:
+        convert_to(quantizable(family), tmp_path / "out", _asked(quantization, 2))
+        assert read_config(tmp_path / "out")["quantization"]["quant_algo"] == ALGORITHMS[quantization]
+        return
+    with pytest.raises(CheckpointError, match="transformers 5 keeps them as one tensor") as caught:
+        convert_to(quantizable(family), tmp_path / "out", _asked(quantization, 2))
+    assert caught.value.code == "CONV-MODELOPT" and not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("family", "quantization", "cell"), HF_CELLS)
+def test_hugging_faces_format_is_quantised_too(
+    family: str, quantization: str, cell: str, quantizable: Callable[[str], Path], tmp_path: Path
+) -> None:
+    source = quantizable(family)
+    tiny.tiny_tokenizer(source)
+    options = replace(_asked(quantization), output_format="hf")
+    if cell != "yes":
+        with pytest.raises(CheckpointError) as caught:
+            convert_to(source, tmp_path / "out", options)
+        assert matrix.REASONS[cell][0].format(family=family) in caught.value.cause
+        return
+    convert_to(source, tmp_path / "out", options, verify=True)
+    quantized = read_quantized(tmp_path / "out")
+    assert quantized is not None and quantized.algorithm == ALGORITHMS[quantization]
+    assert (tmp_path / "out" / "tokenizer.json").is_file()
+
+
+@pytest.mark.parametrize("quantization", MODELOPT_QUANTIZATIONS)
+def test_without_text_to_calibrate_on_nothing_is_quantised(
+    quantization: str, quantizable: Callable[[str], Path], tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="--calibration-text") as caught:
+        convert_to(quantizable("llama"), tmp_path / "out", replace(_asked(quantization), calibration_ids=()))
+    assert caught.value.code == "CONV-CALIBRATION" and not list(tmp_path.iterdir())
+
+
+def test_experts_are_not_spread_by_modelopt(quantizable: Callable[[str], Path], tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        convert_to(quantizable("qwen3_moe"), tmp_path / "out", replace(_asked("nvfp4", 2), expert_parallel=2))
+    assert caught.value.code == "CONV-MODELOPT" and not list(tmp_path.iterdir())

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from click.testing import CliRunner
+from trtkit.cli.main import cli
 from trtkit.conversion.convert import convert_to
 from trtkit.conversion.options import ConversionOptions
 from trtkit.errors import InputError, TrtkitError
@@ -29,7 +31,7 @@ OTHER: dict[str, Any] = {
 # Options whose effect is not in the files of an ordinary conversion; tested where that effect is.
 ELSEWHERE = {
     "calibration": "test_quantized_sources.py",
-    "calibration_text": "below",
+    "calibration_ids": "test_modelopt.py",
     "strict": "test_damaged_checkpoints.py",
     "allow_pickle": "test_foreign_sources.py",
     "output_format": "test_hf_fp8.py",
@@ -67,6 +69,8 @@ def test_every_option_changes_the_files(name: str, source: Path, tmp_path: Path)
         {"pipeline_parallel": -1},
         {"tensor_parallel": 2, "expert_parallel": 3},
         {"output_format": "onnx"},
+        {"output_format": "hf", "quantization": "int8_smoothquant"},
+        {"quantization": "nvfp4", "kv_cache_dtype": "int8"},
     ],
     ids=str,
 )
@@ -84,26 +88,17 @@ def test_weight_only_tiles_that_a_rank_cannot_have_are_refused_before_any_output
     assert not (tmp_path / "out").exists()
 
 
-def test_calibration_text_becomes_token_ids_of_the_checkpoints_tokenizer(tmp_path: Path) -> None:
-    from trtkit.conversion.modelopt_export import read_sequences
-
-    tiny.tiny_tokenizer(tmp_path)
-    texts = tmp_path / "texts.txt"
-    texts.write_text("the rain\n\n" + "at one " * 1000)
-    sequences = read_sequences(texts, tmp_path)
-    assert len(sequences) == 2 and len(sequences[1]) == 512
-    assert all(0 <= token < tiny.VOCAB_SIZE for ids in sequences for token in ids)
-    for missing in (tmp_path / "nothing.txt", texts):
-        (tmp_path / "tokenizer.json").unlink(missing_ok=missing == texts)
-        with pytest.raises(InputError) as caught:
-            read_sequences(missing, tmp_path)
-        assert caught.value.code == "CONV-CALIBRATION"
+@pytest.mark.parametrize("quantization", [None, "fp8"])
+def test_text_is_refused_where_nothing_is_calibrated_on_it(quantization: str | None, tmp_path: Path) -> None:
+    source = tiny.tiny_checkpoint(tmp_path / "source", tokenizer=True)
+    (tmp_path / "texts.txt").write_text("at one")
+    arguments = ["convert", str(source), str(tmp_path / "out"), "--calibration-text", str(tmp_path / "texts.txt")]
+    result = CliRunner().invoke(cli, arguments + (["--quantization", quantization] if quantization else []))
+    assert result.exit_code == 2 and "CONV-OPTION" in result.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_command_reports_what_it_did_as_json(tmp_path: Path) -> None:
-    from click.testing import CliRunner
-    from trtkit.cli.main import cli
-
     source = tiny.tiny_checkpoint(tmp_path / "source")
     arguments = ["convert", str(source), str(tmp_path / "out"), "--tp", "2", "--verify", "--json"]
     result = CliRunner().invoke(cli, arguments, standalone_mode=True)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import cast, get_args
 
 from trtkit.calibration.calibration_file import ScaleOptions
-from trtkit.calibration.modelopt_checkpoint import ModeloptOptions, ModeloptQuantization
 from trtkit.calibration.number_formats import Format
 from trtkit.calibration.report import CalibrationReport
 from trtkit.calibration.run import CalibrationOptions, calibrate
@@ -15,6 +14,7 @@ from trtkit.calibration.scales import Method, ScaleMethod
 from trtkit.calibration.texts import read_texts
 from trtkit.checkpoints.source import resolve_checkpoint
 from trtkit.config.schema import BuildConfig
+from trtkit.conversion.modelopt_limits import ModeloptOptions, ModeloptQuantization
 from trtkit.errors import InputError
 from trtkit.progress import OnProgress, Progress, silent
 

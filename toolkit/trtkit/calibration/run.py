@@ -19,7 +19,7 @@ from trtkit.calibration.compare import compare_with_checkpoint
 from trtkit.calibration.errors import measure_layer
 from trtkit.calibration.heat_map import draw_heat_map
 from trtkit.calibration.layer_source import linear_modules
-from trtkit.calibration.modelopt_checkpoint import ModeloptOptions, quantize_with_modelopt
+from trtkit.calibration.modelopt_checkpoint import quantize_with_modelopt
 from trtkit.calibration.outliers import judge_layer, overall_cache_advice
 from trtkit.calibration.pass_files import read_records
 from trtkit.calibration.price import Price
@@ -31,6 +31,7 @@ from trtkit.calibration.texts import CalibrationText, shipped_texts
 from trtkit.checkpoints.digest import checkpoint_digest
 from trtkit.checkpoints.model_spec import read_model_spec
 from trtkit.checkpoints.stored_tensor import itemsize_of
+from trtkit.conversion.modelopt_limits import ModeloptOptions
 from trtkit.errors import InputError
 from trtkit.findings import Finding
 from trtkit.progress import OnProgress, silent

@@ -1,5 +1,6 @@
 """`trtkit convert`: parse, call, show."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -7,7 +8,15 @@ import click
 
 from trtkit.cli.environment import cache_directory
 from trtkit.cli.output import Output, with_output
-from trtkit.conversion.options import ConversionOptions, Dtype, KvCacheDtype, OutputFormat, Quantization
+from trtkit.conversion.options import (
+    MODELOPT_QUANTIZATIONS,
+    ConversionOptions,
+    Dtype,
+    KvCacheDtype,
+    OutputFormat,
+    Quantization,
+)
+from trtkit.errors import InputError, MissingToolError
 
 _FILE = click.Path(path_type=Path)
 
@@ -23,7 +32,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--quantization", type=click.Choice(get_args(Quantization)), default="none", show_default=True)
 @click.option("--kv-cache", "kv_cache_dtype", type=click.Choice(get_args(KvCacheDtype)), default="auto")
 @click.option("--calibration", type=_FILE, help="Scales measured by `trtkit calibrate`.")
-@click.option("--calibration-text", type=_FILE, help="Texts, one per line, for AWQ, SmoothQuant and NVFP4.")
+@click.option("--calibration-text", type=_FILE, help="Texts for AWQ, SmoothQuant and NVFP4.")
 @click.option(
     "--weight-only-arch", default=80, show_default=True, help="SM version INT8 and INT4 weights are packed for."
 )
@@ -33,7 +42,9 @@ _FILE = click.Path(path_type=Path)
 @click.option("--allow-pickle", is_flag=True, help="Read pickles where there is no safetensors file.")
 @click.option("--verify", is_flag=True, help="Read the result from the disk again and compare checksums.")
 @with_output
-def command(output: Output, checkpoint: str, out: Path, revision: str | None, verify: bool, **options: Any) -> None:
+def command(
+    output: Output, checkpoint: str, out: Path, revision: str | None, calibration_text: Path | None, **options: Any
+) -> None:
     """Convert CHECKPOINT, a folder, a GGUF file or a hub id, to a TensorRT-LLM checkpoint in the directory OUT.
 
     Interrupted, it goes on where it stopped when it is run again. docs/conversion.md says what is written and which
@@ -42,6 +53,30 @@ def command(output: Output, checkpoint: str, out: Path, revision: str | None, ve
     from trtkit.checkpoints.source import resolve_checkpoint
     from trtkit.conversion.convert import convert_to
 
+    verify = options.pop("verify")
+    asked = ConversionOptions(**options)
     folder = resolve_checkpoint(checkpoint, cache_directory(), revision)
-    report = convert_to(folder, out, ConversionOptions(**options), output.progress, verify=verify)
+    asked = replace(asked, calibration_ids=_calibration_ids(folder, asked, calibration_text))
+    report = convert_to(folder, out, asked, output.progress, verify=verify)
     output.result(report.as_dict(), report.summary())
+
+
+def _calibration_ids(folder: Path, options: ConversionOptions, texts: Path | None) -> tuple[tuple[int, ...], ...]:
+    """What modelopt calibrates on: the given texts, else those that trtkit ships; nothing for other conversions."""
+    if options.quantization not in MODELOPT_QUANTIZATIONS:
+        if texts is not None:
+            raise InputError(
+                f"--calibration-text is for {', '.join(MODELOPT_QUANTIZATIONS)}, not for {options.quantization}",
+                "measure scales with `trtkit calibrate` and pass the file with --calibration",
+                code="CONV-OPTION",
+            )
+        return ()
+    try:
+        from trtkit.calibration.modelopt_samples import calibration_ids
+    except ImportError as error:
+        raise MissingToolError(
+            f"this quantization is done by nvidia-modelopt, and {error.name} is not installed",
+            "pip install 'trtkit[quantize]'",
+            code="CONV-PACKAGE",
+        ) from None
+    return calibration_ids(folder, texts)

@@ -14,11 +14,12 @@ from trtkit.artifacts import disk_error, is_complete, key_of, stage_output, writ
 from trtkit.conversion.calibration import refuse_foreign
 from trtkit.conversion.encoding import Encoders, is_quantized
 from trtkit.conversion.foreign_source import foreign_files, readable_source
+from trtkit.conversion.hf_files import copy_hf_files
 from trtkit.conversion.hf_fp8 import hf_fp8_headers, write_hf_fp8
-from trtkit.conversion.modelopt_export import CONFIGURATIONS as MODELOPT
-from trtkit.conversion.modelopt_export import export_with_modelopt, read_sequences, synthetic_calibration
-from trtkit.conversion.options import ConversionOptions
-from trtkit.conversion.plan import ConversionPlan, plan_conversion
+from trtkit.conversion.modelopt import export_with_modelopt
+from trtkit.conversion.modelopt_output import exported_files
+from trtkit.conversion.options import MODELOPT_QUANTIZATIONS, ConversionOptions
+from trtkit.conversion.plan import ConversionPlan, modelopt_options, plan_conversion
 from trtkit.conversion.rank_writer import RankWriter, WrittenFile, file_bytes
 from trtkit.conversion.report import MANIFEST_NAME, ConversionReport, findings_of, manifest_text, report_of
 from trtkit.conversion.source_files import SourceFiles, refuse_non_finite
@@ -67,7 +68,7 @@ def _convert_anew(
 
 def _foreign_key(files: list[Path], options: ConversionOptions) -> str:
     states = {str(file): [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
-    return key_of({"version": __version__, "options": repr(options), "files": states})
+    return key_of({"version": __version__, **options.decides(), "files": states})
 
 
 def convert_checkpoint(
@@ -110,19 +111,30 @@ def _write(
 ) -> tuple[list[WrittenFile], list[Finding]]:
     """Everything but the manifest, by the writer that the options ask for."""
     options = plan.options
-    if options.quantization in MODELOPT:
-        sequences = read_sequences(options.calibration_text, source) if options.calibration_text else None
-        files = export_with_modelopt(source, out, options, sequences, on_progress)
-        return files, [] if sequences else [synthetic_calibration(source)]
     with SourceFiles(plan.weights, plan.names) as opened:
         if options.strict:
             refuse_non_finite(opened, source)
-        if options.output_format == "hf":
+        if options.quantization in MODELOPT_QUANTIZATIONS:
+            files = _quantize_by_modelopt(plan, source, out, opened, on_progress)
+        elif options.output_format == "hf":
             files = [write_hf_fp8(plan, source, out, opened, on_progress)]
         else:
             files = _write_ranks(plan, source, out, opened, on_progress)
             write_text(out / "config.json", json.dumps(_config(plan), indent=2) + "\n")
         return files, findings_of(plan, opened, source)
+
+
+def _quantize_by_modelopt(
+    plan: ConversionPlan, source: Path, out: Path, opened: SourceFiles, on_progress: OnProgress
+) -> list[WrittenFile]:
+    """modelopt reads the checkpoint itself; NaN and Inf are looked for here, as in every other conversion."""
+    opened.non_finite.update(name for name in opened.names if opened.holds_non_finite(name))
+    how = modelopt_options(plan.options)
+    export_with_modelopt(source, plan.options.calibration_ids, out, how, on_progress)
+    if how.format == "hf":
+        copy_hf_files(source, out)
+    opened.check_unchanged()
+    return exported_files(out, how)
 
 
 def _config(plan: ConversionPlan) -> dict[str, Any]:
@@ -153,7 +165,7 @@ def _key(plan: ConversionPlan, source: Path) -> str:
     return key_of(
         {
             "version": __version__,
-            "options": repr(plan.options),
+            **plan.options.decides(),
             "config": hashlib.sha256((source / "config.json").read_bytes()).hexdigest(),
             "files": {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()},
         }
@@ -179,10 +191,11 @@ def _check_disk(plan: ConversionPlan, out: Path) -> None:
 def _output_bytes(plan: ConversionPlan) -> int:
     """Bytes of the files; for modelopt, which quantises by itself, those without quantisation."""
     source = SourceFiles(plan.weights, plan.names)
-    if plan.options.output_format == "hf":
+    by_modelopt = plan.options.quantization in MODELOPT_QUANTIZATIONS
+    if plan.options.output_format == "hf" and not by_modelopt:
         return file_bytes(hf_fp8_headers(plan, source))
-    unquantized = plan.options.quantization in MODELOPT
-    sized = replace(plan, options=replace(plan.options, quantization="none")) if unquantized else plan
+    unquantized = replace(plan.options, quantization="none", output_format="tensorrt_llm")
+    sized = replace(plan, options=unquantized) if by_modelopt else plan
     encoders = Encoders(sized, source)
     return sum(
         file_bytes([h for target in targets for h in encoders(target).headers(target)]) for targets in plan.targets

@@ -6,7 +6,6 @@ hf_quant_config.json says so. The loader fuses layers, and scales, itself.
 """
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from trtkit.checkpoints.quantized import QUANT_FILE
 from trtkit.conversion.calibration import NO_CALIBRATION, Calibration, read_calibration
 from trtkit.conversion.casting import E4M3_MAX, largest_magnitude
 from trtkit.conversion.fp8_encoder import fp8_quantizer, fp8_scale
+from trtkit.conversion.hf_files import copy_hf_files
 from trtkit.conversion.layout import rules_for
 from trtkit.conversion.plan import ConversionPlan
 from trtkit.conversion.rank_file import RankFile, TensorHeader
@@ -30,15 +30,6 @@ from trtkit.errors import InputError
 from trtkit.progress import OnProgress, Progress
 
 WEIGHTS_NAME = "model.safetensors"
-_COPIED = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer*",
-    "special_tokens_map.json",
-    "*.jinja",
-    "vocab.json",
-    "merges.txt",
-)
 
 
 class HfFp8Writer:
@@ -134,9 +125,7 @@ def _calibration(plan: ConversionPlan) -> Calibration:
 
 def _write_metadata(plan: ConversionPlan, source: Path, out: Path) -> None:
     """hf_quant_config.json, and copies of config.json and the tokenizer."""
-    for pattern in _COPIED:
-        for file in sorted(source.glob(pattern)):
-            shutil.copyfile(file, out / file.name)
+    copy_hf_files(source, out)
     document = {
         "producer": {"name": "trtkit", "version": __version__},
         "quantization": {

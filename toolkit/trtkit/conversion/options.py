@@ -1,9 +1,10 @@
 """ConversionOptions: what one conversion is asked for. Knows values and their names, not what they do."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+from trtkit.artifacts import sha256_of
 from trtkit.errors import InputError
 
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]
@@ -21,6 +22,11 @@ Quantization = Literal[
 KvCacheDtype = Literal["auto", "fp8", "int8", "int4"]
 OutputFormat = Literal["tensorrt_llm", "hf"]
 
+MODELOPT_QUANTIZATIONS = ("int4_awq", "w4a8_awq", "int8_smoothquant", "nvfp4")
+"""What nvidia-modelopt quantises, calibrating on token ids; the rest trtkit writes itself."""
+HF_QUANTIZATIONS = ("fp8", "int4_awq", "w4a8_awq", "nvfp4")
+"""What TensorRT-LLM's PyTorch backend reads from a checkpoint in Hugging Face's format."""
+
 
 @dataclass(frozen=True)
 class ConversionOptions:
@@ -32,10 +38,10 @@ class ConversionOptions:
                         cut the embedding over the tensor ranks, by vocabulary (0) or by hidden size (1)
     weight_only_arch    SM version whose layout packed INT8/INT4 weights get
     calibration         file of activation and KV maxima, or None
-    calibration_text    one text per line, for the quantisations that modelopt calibrates itself, or None
+    calibration_ids     samples as token ids, for the quantisations that modelopt calibrates itself
     strict              refuse NaN and Inf weights instead of warning
     allow_pickle        read pickles (with torch's weights_only loader) where there is no safetensors file
-    output_format       "tensorrt_llm", or "hf" for the PyTorch backend (FP8 only)
+    output_format       "tensorrt_llm", or "hf" for the PyTorch backend (HF_QUANTIZATIONS)
     """
 
     dtype: Dtype = "auto"
@@ -48,7 +54,7 @@ class ConversionOptions:
     embedding_sharding_dim: Literal[0, 1] = 0
     weight_only_arch: int = 80
     calibration: Path | None = None
-    calibration_text: Path | None = None
+    calibration_ids: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
     strict: bool = False
     allow_pickle: bool = False
     output_format: OutputFormat = "tensorrt_llm"
@@ -62,10 +68,16 @@ class ConversionOptions:
         for name in ("tensor_parallel", "pipeline_parallel", "expert_parallel"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} {getattr(self, name)} is not positive", "use 1 or more", code="CONV-OPTION")
-        if self.output_format == "hf" and self.quantization != "fp8":
+        if self.output_format == "hf" and self.quantization not in HF_QUANTIZATIONS:
             raise InputError(
-                f"a Hugging Face checkpoint is only written for fp8, not for {self.quantization}",
-                "use --quantization fp8, or the original checkpoint",
+                f"a Hugging Face checkpoint is not written for {self.quantization}",
+                f"use --quantization {', '.join(HF_QUANTIZATIONS)}, or the original checkpoint",
+                code="CONV-OPTION",
+            )
+        if self.quantization in MODELOPT_QUANTIZATIONS and self.kv_cache_dtype not in ("auto", "fp8"):
+            raise InputError(
+                f"modelopt writes no {self.kv_cache_dtype} KV cache with {self.quantization}",
+                "use --kv-cache auto or fp8 with this quantization",
                 code="CONV-OPTION",
             )
         if self.tensor_parallel % self.expert_parallel:
@@ -74,6 +86,12 @@ class ConversionOptions:
                 "experts are spread over the tensor ranks: choose a divisor",
                 code="CONV-OPTION",
             )
+
+    def decides(self) -> dict[str, Any]:
+        """What of the options decides the files, by content: where the calibration file lies does not count."""
+        calibration = sha256_of(self.calibration) if self.calibration and self.calibration.is_file() else None
+        options = repr(replace(self, calibration=None))
+        return {"options": options, "calibration": calibration, "ids": self.calibration_ids}
 
 
 _CHOICES: dict[str, tuple[str, ...]] = {

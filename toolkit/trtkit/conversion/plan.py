@@ -3,17 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from trtkit.checkpoints.model_spec import ModelSpec, read_model_spec
 from trtkit.checkpoints.stored_tensor import StoredTensor
 from trtkit.checkpoints.weights import open_weights
 from trtkit.conversion.layout import RankLayout, Target, all_ranks, rules_for
-from trtkit.conversion.options import ConversionOptions, Dtype
+from trtkit.conversion.modelopt_limits import ModeloptOptions, ModeloptQuantization, refuse_impossible, refuse_missing
+from trtkit.conversion.options import MODELOPT_QUANTIZATIONS, ConversionOptions, Dtype
 from trtkit.conversion.parallelism import check_parallelism
 from trtkit.conversion.source_check import resolve_names
 from trtkit.conversion.source_scales import SourceScales, read_scales
 from trtkit.conversion.weight_maps import WEIGHT_MAPS
-from trtkit.errors import CheckpointError
+from trtkit.errors import CheckpointError, InputError
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,44 @@ def plan_conversion(source: Path, options: ConversionOptions) -> ConversionPlan:
     names = resolve_names(spec, WEIGHT_MAPS[spec.family], weights)
     check_parallelism(spec, options, str(source / "config.json"))
     resolved = replace(options, dtype=_dtype(spec, options, weights))
+    if resolved.quantization in MODELOPT_QUANTIZATIONS:
+        _check_modelopt(spec, resolved, source)
     rules = rules_for(spec, WEIGHT_MAPS[spec.family])
     targets = [list(RankLayout(spec, rules, rank).targets()) for rank in all_ranks(resolved)]
     scales = read_scales(weights, weights)
     _check_quantized(scales, resolved, source)
     return ConversionPlan(spec, resolved, weights, names, targets, scales)
+
+
+def modelopt_options(options: ConversionOptions) -> ModeloptOptions:
+    """What modelopt is asked for; options.dtype must be resolved."""
+    return ModeloptOptions(
+        cast(ModeloptQuantization, options.quantization),
+        options.kv_cache_dtype == "fp8",
+        options.dtype,
+        options.tensor_parallel,
+        options.pipeline_parallel,
+        options.output_format,
+    )
+
+
+def _check_modelopt(spec: ModelSpec, options: ConversionOptions, source: Path) -> None:
+    """Raise MissingToolError without modelopt, CheckpointError CONV-MODELOPT, InputError CONV-CALIBRATION."""
+    refuse_missing()
+    refuse_impossible(spec, modelopt_options(options), str(source))
+    if options.expert_parallel > 1:
+        raise CheckpointError(
+            "modelopt cuts every expert over the ranks and spreads none of them",
+            "use --ep 1 with this quantization",
+            code="CONV-MODELOPT",
+            where=str(source),
+        )
+    if not options.calibration_ids:
+        raise InputError(
+            f"{options.quantization} is calibrated while it is written, and there is no text to calibrate on",
+            "pass texts with --calibration-text",
+            code="CONV-CALIBRATION",
+        )
 
 
 def _check_quantized(scales: SourceScales, options: ConversionOptions, source: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from trtkit import __version__
 from trtkit.checkpoints.model_spec import ModelSpec
+from trtkit.conversion.options import MODELOPT_QUANTIZATIONS
 from trtkit.conversion.plan import ConversionPlan
 from trtkit.conversion.rank_writer import WrittenFile
 from trtkit.conversion.source_files import SourceFiles
@@ -66,8 +67,9 @@ def findings_of(plan: ConversionPlan, files: SourceFiles, source: Path) -> list[
     findings = [_about(name, source, *_NON_FINITE) for name in sorted(files.non_finite)]
     findings += [_about(name, source, *_OVERFLOW) for name in sorted(files.overflowed)]
     findings += [_about(name, source, *_DROPPED) for name in plan.dropped_scales]
+    measured = plan.options.calibration is not None or plan.options.quantization in MODELOPT_QUANTIZATIONS
     no_kv_scales = plan.scales is None or not plan.scales.kv
-    if plan.options.kv_cache_dtype == "fp8" and plan.options.calibration is None and no_kv_scales:
+    if plan.options.kv_cache_dtype == "fp8" and not measured and no_kv_scales:
         findings.append(Finding("CONV-KV-CONSTANT", "note", str(source), *_CONSTANT))
     if plan.spec.sliding_window is not None:
         findings.append(_window(plan.spec, source))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trtkit.artifacts import sha256_of
 from trtkit.config.schema import BuildConfig
-from trtkit.conversion.modelopt_export import CONFIGURATIONS as BY_MODELOPT
+from trtkit.conversion.options import MODELOPT_QUANTIZATIONS as BY_MODELOPT
 from trtkit.doctor import Machine
 from trtkit.errors import InputError, MissingToolError
 from trtkit.findings import Finding

@@ -20,14 +20,22 @@ class KServeStream:
         self._arrived: queue.Queue[Any] = queue.Queue()
         client.start_stream(lambda result, error: self._arrived.put((result, error)))
 
-    def send(self, model: str, request_id: str = "", **values: tuple[str, Any]) -> None:
+    def send(
+        self,
+        model: str,
+        request_id: str = "",
+        parameters: dict[str, Any] | None = None,
+        **values: tuple[str, Any],
+    ) -> None:
         """`values` are name=(dtype, nested list with the batch axis)."""
         inputs = []
         for name, (dtype, value) in values.items():
             array = np.array(value, dtype=_DTYPES[dtype])
             inputs.append(InferInput(name, list(array.shape), dtype))
             inputs[-1].set_data_from_numpy(array)
-        self.client.async_stream_infer(model, inputs, request_id=request_id, enable_empty_final_response=True)
+        self.client.async_stream_infer(
+            model, inputs, request_id=request_id, enable_empty_final_response=True, parameters=parameters
+        )
 
     def responses(self) -> Iterator[dict[str, Any]]:
         """Outputs of each response until the final one. Raises what Triton answered."""

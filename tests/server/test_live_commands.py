@@ -38,6 +38,13 @@ def test_a_url_is_asked_without_a_build(server: TritonServer) -> None:
     assert 0 < document["ttft_ms"] <= document["total_ms"]
 
 
+def test_http_is_another_way_to_the_same_answer(server: TritonServer) -> None:
+    grpc, http = (f"{scheme}://127.0.0.1:{server.endpoints.ports[scheme]}" for scheme in ("grpc", "http"))
+    answers = [json.loads(run(url, "hello", "--max-tokens", "8", "--json").stdout) for url in (grpc, http)]
+    assert answers[0]["token_ids"] == answers[1]["token_ids"]
+    assert answers[0]["text"] == answers[1]["text"]
+
+
 def test_streamed_and_whole_say_the_same(server: TritonServer, build: Path) -> None:
     sampled = ("hello", "--max-tokens", "8", "--temperature", "1.5", "--top-p", "0.9", "--seed", "5", "--json")
     streamed, whole = (json.loads(run(str(build), *sampled, how).stdout) for how in ("--stream", "--no-stream"))
@@ -45,7 +52,7 @@ def test_streamed_and_whole_say_the_same(server: TritonServer, build: Path) -> N
     assert streamed["text"] == whole["text"]
 
 
-def test_chat_wraps_the_prompt_in_the_builds_template(server: TritonServer, build: Path) -> None:
+def test_chat_wraps_the_prompt_in_the_template_of_the_server(server: TritonServer, build: Path) -> None:
     path = build / "tokenizer" / "chat_template.jinja"
     path.write_text("[{{ messages[0]['content'] }}]")
     try:

@@ -22,8 +22,10 @@ COMMANDS = {
     "build": ("build", "Build a deployment from one YAML; resumable."),
     "serve": ("serve", "Start Triton on a build and stop it cleanly."),
     "generate": ("generate", "Stream text from a build or a server."),
+    "chat": ("chat", "Talk to a build or a server, turn by turn."),
     "parity": ("parity", "Compare a deployment's tokens with PyTorch's."),
     "bench": ("bench", "Measure latency and acceptance of a deployment."),
+    "tune": ("tune", "Find the draft length for each load, and serve by it."),
     "export": ("export", "Write the same deployment for vLLM or transformers."),
     "doctor": ("doctor", "Say what this machine can and cannot do."),
 }

@@ -1,6 +1,6 @@
 """A whole answer, collected from its chunks and timed. Knows chunks, no transport."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -35,6 +35,11 @@ def collect(answer: RunningAnswer, on_text: Callable[[str], object]) -> Completi
     for chunk in answer:
         chunks.append(chunk)
         on_text(chunk.text)
+    return completion_of(chunks, answer.sent_ns)
+
+
+def completion_of(chunks: Sequence[Chunk], sent_ns: int) -> Completion:
+    """The chunks of one answer as a whole. Raises ServerError when the last one is missing."""
     if not chunks or chunks[-1].figures is None:
         raise ServerError("the answer ended before its last part", "send the request again", code="SERVER")
     with_tokens = [chunk for chunk in chunks if chunk.token_ids] or chunks[-1:]
@@ -45,7 +50,7 @@ def collect(answer: RunningAnswer, on_text: Callable[[str], object]) -> Completi
         text="".join(chunk.text for chunk in chunks),
         token_ids=token_ids,
         figures=chunks[-1].figures,
-        ttft_ms=(first.received_ns - answer.sent_ns) / 1e6,
+        ttft_ms=(first.received_ns - sent_ns) / 1e6,
         tpot_ms=(last.received_ns - first.received_ns) / 1e6 / num_later if num_later else None,
-        total_ms=(chunks[-1].received_ns - answer.sent_ns) / 1e6,
+        total_ms=(chunks[-1].received_ns - sent_ns) / 1e6,
     )

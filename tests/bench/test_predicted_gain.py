@@ -7,6 +7,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from trtkit.acceptance import summarize
 from trtkit.conversion.convert import convert_to
 from trtkit.conversion.options import ConversionOptions
 from trtkit.planning.speculation import RoundCosts, best_draft_len, chance_of, measured_speedup
-from trtkit.reference.draft_target import generate_with_draft, propose, verify
+from trtkit.reference.draft_target import generate_with_draft
 from trtkit.reference.engine import Engine
+from trtkit.reference.proposal import EngineProposer
 from trtkit.reference.request import GenerationRequest
 from trtkit.reference.sampling.params import SamplingParams
 
@@ -82,7 +84,11 @@ def step_costs(engines: dict[str, Engine], prompt: tuple[int, ...]) -> tuple[flo
             draft.generate(request_of(text, 1))
 
             def one_round(rest: GenerationRequest = rest, length: int = length) -> None:
-                verify(target, rest, propose(draft, rest, length, target.vocab_size))
+                [proposal] = EngineProposer(draft, target.vocab_size).propose([(rest, length)])
+                target.submit(replace(rest, draft_ids=proposal.draft_ids))
+                target.step()
+                target.cancel(rest.request_id)
+                target.step()
 
             rounds[length].append(seconds(one_round))
     return statistics.median(plain), {length: statistics.median(found) for length, found in rounds.items()}

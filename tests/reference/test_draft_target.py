@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from trtkit.acceptance import summarize
 from trtkit.errors import RequestError
-from trtkit.reference.draft_target import generate_with_draft, propose
+from trtkit.reference.draft_target import generate_with_draft
 from trtkit.reference.engine import Engine
+from trtkit.reference.proposal import EngineProposer
 from trtkit.reference.request import GenerationRequest, StepOutput
 from trtkit.reference.sampling.params import SamplingParams
 
@@ -164,9 +165,10 @@ def test_a_prompt_too_long_for_the_draft_is_answered_by_the_target_alone(
 
 def test_proposals_outside_the_targets_vocabulary_are_cut_off(make_engine: MakeEngine, request_of: RequestOf) -> None:
     draft, request = make_engine(), request_of()
-    proposed = propose(draft, request, 8, 97)
-    limit = max(proposed)
-    assert propose(draft, request, 8, limit) == proposed[: proposed.index(limit)]
+    [whole] = EngineProposer(draft, 97).propose([(request, 8)])
+    limit = max(whole.draft_ids)
+    [short] = EngineProposer(draft, limit).propose([(request, 8)])
+    assert short.draft_ids == whole.draft_ids[: whole.draft_ids.index(limit)]
 
 
 def test_an_impossible_request_is_refused_before_the_draft_works(make_engine: MakeEngine) -> None:

@@ -75,10 +75,10 @@ def _check_words(name: str, words: tuple[tuple[int, ...], ...], vocab_size: int)
 
 def _check_arrays(request: GenerationRequest, vocab_size: int) -> None:
     threshold = request.draft_acceptance_threshold
-    if threshold is not None and (not 0 < threshold <= 1 or request.draft_logits is None):
+    if threshold is not None and not 0 < threshold <= 1:
         raise RequestError(
             f"draft_acceptance_threshold is {threshold}",
-            "send a number above 0 and at most 1, together with draft logits, or leave it out",
+            "send a number above 0 and at most 1, or leave it out: then acceptance is exact",
             code="REQ-SAMPLING",
         )
     if request.embedding_bias is not None:

@@ -72,6 +72,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "serving",
         "client",
         "server",
+        "planning",
     },
     "pipeline": {
         "errors",
@@ -102,7 +103,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "yaml": ("config/", "engines/llmapi.py", "checking/subjects/llm_yaml.py"),
     "torch": ("checkpoints/", "conversion/", "reference/", "standin/", "evaluate/", "demo/", "calibration/"),
     "transformers": ("checkpoints/", "conversion/", "evaluate/", "demo/", "calibration/"),
-    "tritonclient": ("serving/kserve.py", "repository/pbtxt.py"),
+    "tritonclient": ("serving/kserve.py", "client/async_client.py", "repository/pbtxt.py"),
     "triton_python_backend_utils": ("serving/triton_io.py",),
     "modelopt": ("calibration/", "conversion/"),
     "tensorrt_llm": ("engines/runtime.py",),

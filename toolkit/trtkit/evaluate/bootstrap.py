@@ -28,6 +28,22 @@ def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -
     return _bounds(tops / bottoms)
 
 
+def speedup_interval(
+    one: tuple[Sequence[float], Sequence[float]], other: tuple[Sequence[float], Sequence[float]]
+) -> Interval:
+    """The bounds of one's sum / sum over the other's, each given as (numerators, denominators) by request.
+
+    The two are resampled together: their n-th requests had the same prompt.
+    """
+    count = min(len(one[0]), len(other[0]))
+    drawn = resamples(count)
+    ratios = []
+    for numerators, denominators in (one, other):
+        tops, bottoms = (np.asarray(part[:count], dtype=np.float64)[drawn] for part in (numerators, denominators))
+        ratios.append(tops.sum(axis=1) / bottoms.sum(axis=1))
+    return _bounds(ratios[0] / ratios[1])
+
+
 def percentile_statistic(percent: float) -> Statistic:
     """The percentile of each row, interpolated linearly between neighbours."""
     return lambda rows: np.percentile(rows, percent, axis=1)

@@ -12,6 +12,7 @@ from typing import Any
 from trtkit import __version__
 from trtkit.artifacts import disk_error, is_complete, key_of, stage_output, write_text
 from trtkit.conversion.calibration import refuse_foreign
+from trtkit.conversion.draft_vocabulary import carry_draft_vocabulary, draft_vocabulary_key
 from trtkit.conversion.encoding import Encoders, is_quantized
 from trtkit.conversion.foreign_source import foreign_files, readable_source
 from trtkit.conversion.hf_files import copy_hf_files
@@ -121,6 +122,7 @@ def _write(
         else:
             files = _write_ranks(plan, source, out, opened, on_progress)
             write_text(out / "config.json", json.dumps(_config(plan), indent=2) + "\n")
+            carry_draft_vocabulary(source, out, plan.spec.vocab_size)
         return files, findings_of(plan, opened, source)
 
 
@@ -167,6 +169,7 @@ def _key(plan: ConversionPlan, source: Path) -> str:
             "version": __version__,
             **plan.options.decides(),
             "config": hashlib.sha256((source / "config.json").read_bytes()).hexdigest(),
+            **draft_vocabulary_key(source),
             "files": {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()},
         }
     )

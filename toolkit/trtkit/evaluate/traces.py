@@ -16,8 +16,10 @@ from trtkit.reference.batch import TILE, Batch, make_batch
 from trtkit.reference.kv_cache.slots import Placement
 from trtkit.reference.kv_cache.storage import KvStorage
 from trtkit.reference.model.config import ModelConfig, read_config
-from trtkit.reference.model.decoder import Decoder, Weights
+from trtkit.reference.model.decoder import Decoder
 from trtkit.reference.model.load import WeightLoader
+from trtkit.reference.model.norm import Norm
+from trtkit.reference.model.weights import Weights
 from trtkit.reference.request import GenerationRequest
 from trtkit.reference.scheduler.scheduler import Segment
 from trtkit.reference.scheduler.sequence import Sequence as TokenSequence
@@ -101,9 +103,9 @@ class _WatchedDecoder(Decoder):
         super().__init__(config, weights, cache)
         self.seen: list[Tensor] = []
 
-    def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
+    def _norm(self, hidden: Tensor, norm: Norm) -> Tensor:
         self.seen.append(hidden)
-        return super()._norm(hidden, weight)
+        return super()._norm(hidden, norm)
 
 
 def _whole_prompt(token_ids: Sequence[int], capacity: int) -> Batch:

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator
 from trtkit.checking.deployment import Deployment
 from trtkit.checking.rule import Hit, Rule, hit
 from trtkit.checkpoints.model_spec import ModelSpec
-from trtkit.reference.model.config import ARCHITECTURES, ROPE_KINDS
-
-REFERENCE_ACTIVATION = "silu"
+from trtkit.reference.model.families import ACTIVATIONS, ARCHITECTURES
+from trtkit.reference.model.unsupported import ROPE_KINDS
 
 
 def _limits(deployment: Deployment) -> Iterable[Hit]:
@@ -18,26 +17,20 @@ def _limits(deployment: Deployment) -> Iterable[Hit]:
 
 
 def _models(deployment: Deployment) -> Iterable[Hit]:
-    for role, model in deployment.config.models.items():
-        if model.quantization != "none":
-            yield hit(f"{role}.quantization", what=f"{model.quantization} weights", instead="none")
     for role, spec in deployment.specs.items():
-        for what in unexecuted(spec, deployment.config.limits.max_seq_len):
+        for what in unexecuted(spec):
             yield hit(f"{role}.checkpoint", what=what, instead="the path of another checkpoint")
 
 
-def unexecuted(spec: ModelSpec, longest: int) -> Iterator[str]:
-    """What the reference engine does not compute of a model, in words; `longest` bounds its sequences in tokens."""
+def unexecuted(spec: ModelSpec) -> Iterator[str]:
+    """What the reference engine does not compute of a model, in words."""
     if spec.architecture not in ARCHITECTURES:
         yield spec.architecture
-        return
-    if spec.hidden_act != REFERENCE_ACTIVATION:
+    if spec.hidden_act not in ACTIVATIONS:
         yield f"the activation {spec.hidden_act}"
     kind = (spec.rope_scaling or {}).get("rope_type", "default")
     if kind not in ROPE_KINDS:
         yield f"rope of kind {kind}"
-    if spec.sliding_window is not None and any(spec.layer_is_sliding) and longest > spec.sliding_window:
-        yield f"a sliding window of {spec.sliding_window} tokens in sequences of {longest}"
 
 
 def _features(deployment: Deployment) -> Iterable[Hit]:

@@ -1,7 +1,5 @@
 """Decoder: rows of tokens become logits. Knows weights and the cache's tensors, no sequences and no sampling."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -10,44 +8,10 @@ from trtkit.reference.batch import Batch
 from trtkit.reference.kv_cache.storage import KvStorage
 from trtkit.reference.model.attention import Attention, TilePlan
 from trtkit.reference.model.config import ModelConfig
-from trtkit.reference.model.linear import MIN_ROWS, Linear
+from trtkit.reference.model.linear import MIN_ROWS
+from trtkit.reference.model.norm import Norm
 from trtkit.reference.model.rotary import rotate
-
-
-@dataclass(frozen=True)
-class Layer:
-    """The weights of one layer.
-
-    qkv answers [Q ; K ; V], fc_and_gate [activated part ; the other part]. head_norm [Q + K, D] is Qwen3's: it scales
-    every query and key head after normalising it.
-    """
-
-    input_norm: Tensor
-    qkv: Linear
-    head_norm: Tensor | None
-    dense: Linear
-    post_norm: Tensor
-    fc_and_gate: Linear
-    proj: Linear
-
-
-@dataclass(frozen=True)
-class Weights:
-    """All weights of a decoder.
-
-    V vocab_size, E hidden_size, V' rows of the head: all, or those of a draft's vocabulary.
-        embedding   [V, E]
-        final_norm  [E]
-        vocabulary  [V'] the token id of every row of the head; None when they are all tokens in order
-        rotation    [T, 1, D / 2] complex64
-    """
-
-    embedding: Tensor
-    layers: tuple[Layer, ...]
-    final_norm: Tensor
-    head: Linear
-    vocabulary: Tensor | None
-    rotation: Tensor
+from trtkit.reference.model.weights import Weights
 
 
 class Decoder:
@@ -80,31 +44,45 @@ class Decoder:
         """
         num_rows = len(batch.token_ids)
         padding = [0] * (MIN_ROWS - num_rows)  # computed, never stored, never read
-        hidden = functional.embedding(self._ints(batch.token_ids + padding), self._weights.embedding)
-        rotation = self._weights.rotation[self._ints(batch.positions + padding)]
+        positions = self._ints(batch.positions + padding)
+        hidden = self._embed(self._ints(batch.token_ids + padding), positions)
+        rotations = [table[positions] for table in self._weights.rotations]
         cache_rows = self._ints(batch.cache_rows)
         mixed = hidden.new_zeros(hidden.shape[0], self.config.num_q_heads * self.config.head_dim)
         tiles = self._attention.plan(batch.tiles, mixed)
         for index, layer in enumerate(self._weights.layers):
-            normed = self._norm(hidden, layer.input_norm)
-            hidden = hidden + layer.dense(self._attend(index, layer.qkv(normed), rotation, cache_rows, tiles))
-            normed = self._norm(hidden, layer.post_norm)
-            hidden = hidden + layer.proj(self._activate(layer.fc_and_gate(normed)))
+            rotation = None if layer.rope is None else rotations[layer.rope]
+            qkv = layer.qkv(self._norm(hidden, layer.input_norm))
+            attended = layer.dense(self._attend(index, qkv, rotation, cache_rows, tiles))
+            hidden = hidden + (attended if layer.attention_norm is None else layer.attention_norm(attended))
+            answer = layer.mlp(self._norm(hidden, layer.post_norm), num_rows)
+            hidden = hidden + (answer if layer.mlp_norm is None else layer.mlp_norm(answer))
         return self._head(hidden, batch.choosing_rows)
 
-    def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        return functional.rms_norm(hidden, (self.config.hidden_size,), weight, self.config.norm_eps)
+    def _embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+        """The rows of the embedding, scaled, and those of the positions where they are learned. [N, E]"""
+        weights = self._weights
+        hidden = functional.embedding(token_ids, weights.embedding)
+        if weights.embedding_scale is not None:
+            hidden = hidden * weights.embedding_scale
+        return hidden if weights.positions is None else hidden + functional.embedding(positions, weights.positions)
 
-    def _attend(self, index: int, qkv: Tensor, rotation: Tensor, cache_rows: Tensor, tiles: TilePlan) -> Tensor:
+    def _norm(self, hidden: Tensor, norm: Norm) -> Tensor:
+        """Every norm of the residual stream passes here; who follows the stream overrides it."""
+        return norm(hidden)
+
+    def _attend(self, index: int, qkv: Tensor, rotation: Tensor | None, cache_rows: Tensor, tiles: TilePlan) -> Tensor:
         """Rotate, store, attend.
 
-        qkv      [N, (Q + 2 K) * D]; its keys are rotated in place
+        qkv      [N, (Q + 2 K) * D]; its keys are normalised and rotated in place
         returns  [N, Q * D]
         """
         num_q, num_kv, head_dim = self.config.num_q_heads, self.config.num_kv_heads, self.config.head_dim
         heads = qkv.view(len(qkv), -1, head_dim)[:, : num_q + num_kv]
         norm = self._weights.layers[index].head_norm
-        turned = rotate(heads if norm is None else self._norm_heads(heads, norm), rotation)
+        turned = heads if norm is None else self._norm_heads(heads, norm)
+        if rotation is not None:
+            turned = rotate(turned, rotation)
         if turned is not heads:
             heads[:, num_q:].copy_(turned[:, num_q:])
         self._cache.write(index, cache_rows, qkv[: len(cache_rows), num_q * head_dim :])
@@ -114,11 +92,6 @@ class Decoder:
         """[N, Q + K, D], each head for itself."""
         return functional.rms_norm(heads, heads.shape[2:], None, self.config.norm_eps) * weight
 
-    def _activate(self, fc_and_gate: Tensor) -> Tensor:
-        """silu(fc) * gate. [N, 2 I] -> [N, I]"""
-        fc, gate = fc_and_gate.chunk(2, dim=1)
-        return functional.silu(fc).mul_(gate)
-
     def _head(self, hidden: Tensor, choosing_rows: list[int]) -> Tensor:
         """Final norm and vocabulary projection of the rows that choose tokens; -inf where a draft has no logits."""
         if not choosing_rows:
@@ -126,6 +99,8 @@ class Decoder:
         padding = choosing_rows[:1] * (MIN_ROWS - len(choosing_rows))
         rows = hidden[self._ints(choosing_rows + padding)]
         logits = self._weights.head(self._norm(rows, self._weights.final_norm))[: len(choosing_rows)].float()
+        if self.config.logit_cap is not None:
+            logits = torch.tanh_(logits / self.config.logit_cap).mul_(self.config.logit_cap)
         vocabulary = self._weights.vocabulary
         if vocabulary is None:
             return logits

@@ -1,4 +1,4 @@
-"""Linear layers for few rows: oneDNN with weights packed once, or plain PyTorch. Knows no model.
+"""Linear layers for few rows: oneDNN with weights packed once, or plain PyTorch. Knows no model and no quantisation.
 
 Two promises, measured in tests/reference: both kernels compute the same function, and with packed weights a row's
 result does not depend on how many rows are computed with it, as long as there are at least MIN_ROWS.

@@ -1,58 +1,38 @@
-"""Rotary positions as complex rotation. Knows frequencies and scaling kinds, no attention."""
-
-import math
-from collections.abc import Mapping
-from typing import Any
+"""Rotary positions as complex rotation. Knows pairs and their order in a head, no frequencies and no attention."""
 
 import torch
 from torch import Tensor
 
 from trtkit.reference.model.config import RopeConfig
+from trtkit.reference.model.rope_frequencies import frequencies_of
 
 
-def rotation_table(rope: RopeConfig, head_dim: int, max_seq_len: int) -> Tensor:
-    """cos + i sin of every angle, in float32 whatever the model's dtype.
+def rotation_table(rope: RopeConfig, head_dim: int, num_positions: int) -> Tensor:
+    """factor * (cos + i sin) of every angle, in float32 whatever the model's dtype; 1 for pairs that do not turn.
 
-    T max_seq_len, D head_dim.
+    T num_positions, D head_dim.
         returns  [T, 1, D / 2] complex64
     """
-    angles = torch.outer(torch.arange(max_seq_len).float(), inverse_frequencies(rope, head_dim))
-    return torch.polar(torch.ones_like(angles), angles)[:, None]
+    per_pair, factor = frequencies_of(rope, num_positions)
+    angles = torch.arange(num_positions).float()[:, None] * per_pair
+    table = torch.ones(num_positions, 1, head_dim // 2, dtype=torch.complex64)
+    table[:, 0, : rope.dim // 2] = torch.polar(torch.full_like(angles, factor), angles)
+    return table
 
 
-def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
-    """base^(-2i / D), stretched as the scaling kind says. [D / 2] float32."""
-    frequencies: Tensor = 1.0 / rope.base ** (torch.arange(0, head_dim, 2).float() / head_dim)
-    if rope.kind == "linear":
-        frequencies = frequencies / rope.scaling["factor"]
-    if rope.kind == "llama3":
-        return _llama3(frequencies, rope.scaling)
-    return frequencies
-
-
-def _llama3(frequencies: Tensor, scaling: Mapping[str, Any]) -> Tensor:
-    """Divide slow frequencies by the factor, keep fast ones, blend linearly between the two bounds.
-
-    The rule of Llama 3.1 (its reference code, and transformers.modeling_rope_utils): a frequency is slow when its
-    wavelength exceeds original_max_position_embeddings / low_freq_factor, fast when below that / high_freq_factor.
-    """
-    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-    turns = scaling["original_max_position_embeddings"] * frequencies / (2 * math.pi)
-    blend = ((turns - low) / (high - low)).clamp(0, 1)
-    return torch.lerp(frequencies / scaling["factor"], frequencies, blend)
-
-
-def interleave_halves(rows: Tensor, head_dim: int) -> Tensor:
+def pairs_as_neighbours(rows: Tensor, head_dim: int, rotated_dim: int) -> Tensor:
     """Reorder the rows of a projection so that the two parts of every rotated pair become neighbours.
 
-    The checkpoint pairs dimension i with i + D/2; a complex view needs 2i and 2i + 1. Queries and keys are reordered
-    alike, so their products stay the same.
+    The checkpoint pairs element i of a head with i + R/2, i < R/2; a complex view needs 2i and 2i + 1. Queries and keys
+    are reordered alike, so their products stay the same. Elements from R on do not turn and stay.
 
-    H heads, D head_dim.
+    H heads, D head_dim, R rotated_dim.
         rows     [H * D, ...]
         returns  [H * D, ...]
     """
-    return rows.view(-1, 2, head_dim // 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
+    turning = torch.arange(rotated_dim).view(2, -1).T.flatten()
+    order = torch.cat([turning, torch.arange(rotated_dim, head_dim)])
+    return rows.view(-1, head_dim, *rows.shape[1:])[:, order].view(rows.shape)
 
 
 def rotate(heads: Tensor, rotation: Tensor) -> Tensor:

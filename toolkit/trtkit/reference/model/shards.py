@@ -1,129 +1,106 @@
-"""Rank files of a TensorRT-LLM checkpoint become whole tensors. Knows names and splits, not what a model does.
+"""Shards: whole tensors and linear layers out of the rank files. Knows cuts and storage, not what a model does."""
 
-Layout: rank = pp_rank * tp + tp_rank; layer numbers in a file count from the first layer of its pipeline stage; the
-stages hold as many layers as torch.tensor_split gives them (TensorRT-LLM mapping.py, models/llama/convert.py).
-"""
-
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from trtkit.errors import CheckpointError
 from trtkit.reference.model.config import ModelConfig
+from trtkit.reference.model.joins import Cut, rows_joiner
+from trtkit.reference.model.linear_weight import LinearWeight, joined_by_columns, joined_by_rows
+from trtkit.reference.model.rank_files import RankFiles
+from trtkit.reference.model.stored_linear import ENDINGS, Stored, decode
 
-# Last parts of a name -> the axis along which the ranks of a stage hold parts, or None when each holds the whole.
-# attention.qkv is cut into three first (join_qkv), the embedding as config.json says.
-_SPLIT: dict[str, int | None] = {
-    "attention.dense.weight": 1,
-    "attention.dense.bias": None,
-    "mlp.fc.weight": 0,
-    "mlp.fc.bias": 0,
-    "mlp.gate.weight": 0,
-    "mlp.gate.bias": 0,
-    "mlp.proj.weight": 1,
-    "mlp.proj.bias": None,
-    "input_layernorm.weight": None,
-    "post_layernorm.weight": None,
-    "q_layernorm.weight": None,
-    "k_layernorm.weight": None,
-    "ln_f.weight": None,
-    "lm_head.weight": 0,
-}
-_OVER_VOCABULARY = ("lm_head.weight", "vocab_embedding.weight")
+Shape = tuple[int, ...]
+# Of the tensors of stacked experts, those that all of them share.
+_SHARED_BY_EXPERTS = ("activation_scaling_factor", "prequant_scaling_factor")
 
 
 class Shards:
-    """All rank files, open; `take` hands each tensor out once, and `refuse_leftovers` proves that none was missed."""
+    """The tensors of one checkpoint, joined over its ranks; every method takes what it returns out of the files.
+
+    All methods raise CheckpointError: REF-TENSOR when a tensor is missing, REF-SHAPE when it is not of the shape,
+    REF-UNSUPPORTED when ranks are quantised so that they make no one layer.
+    """
 
     def __init__(self, folder: Path, config: ModelConfig) -> None:
+        self.files = RankFiles(folder, config)
         self._config = config
-        self._folder = folder
-        self._stack = ExitStack()
-        world_size = config.tensor_parallel * config.pipeline_parallel
-        self._files = [self._open(folder / f"rank{rank}.safetensors") for rank in range(world_size)]
-        self._names = [set(file.keys()) for file in self._files]
+        self._dtype: torch.dtype = getattr(torch, config.dtype)
 
     def __enter__(self) -> "Shards":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self.files.__exit__(None)
 
-    def has(self, name: str) -> bool:
-        """Some rank holds a tensor of this name."""
-        return any(name in names for names in self._names)
-
-    def stages(self) -> Iterator[tuple[int, int]]:
-        """(pipeline stage, layer number inside it) for every layer in order."""
-        layers = torch.arange(self._config.num_layers)
-        for stage, part in enumerate(torch.tensor_split(layers, self._config.pipeline_parallel)):
-            yield from ((stage, index) for index in range(len(part)))
-
-    def take(self, name: str, shape: tuple[int, ...], stage: int) -> Tensor:
-        """The whole tensor `name` of one pipeline stage.
-
-        Raises CheckpointError: REF-TENSOR when it is missing, REF-SHAPE when it is not of `shape`.
-        """
-        first = stage * self._config.tensor_parallel
-        parts = [self._read(rank, name) for rank in range(first, first + self._config.tensor_parallel)]
-        whole = self._join(name, parts)
-        if tuple(whole.shape) != shape:
-            raise self._error(f"{name} has the shape {tuple(whole.shape)}, config.json says {shape}", "REF-SHAPE")
-        return whole
-
-    def refuse_leftovers(self) -> None:
-        """Raise CheckpointError REF-UNUSED when a tensor was never taken: the model would not be the checkpoint's."""
-        unused = sorted({name for names in self._names for name in names})
-        if unused:
-            raise self._error(f"{len(unused)} tensors have no place in the model, first {unused[0]}", "REF-UNUSED")
-
-    def _open(self, path: Path) -> Any:
+    def take(self, name: str, shape: Shape, stage: int, cut: Cut = "whole") -> Tensor:
+        """The whole tensor `name` of one pipeline stage."""
+        parts = [self.files.read(rank, name) for rank in self.files.ranks_of(stage)]
         try:
-            return self._stack.enter_context(safe_open(path, framework="pt"))
-        except (FileNotFoundError, SafetensorError) as error:
-            raise self._error(f"cannot read {path.name}: {error}", "REF-FILE") from None
+            whole = torch.cat(parts, 1) if cut == "columns" else rows_joiner(cut, self._config)(parts)
+        except (RuntimeError, IndexError) as error:
+            raise self._shape_error(name, parts[0].shape, shape) from error
+        return self._checked(name, whole, shape)
 
-    def _read(self, rank: int, name: str) -> Tensor:
-        if name not in self._names[rank]:
-            raise self._error(f"rank{rank}.safetensors lacks {name}", "REF-TENSOR")
-        self._names[rank].discard(name)
-        tensor: Tensor = self._files[rank].get_tensor(name)
+    def linear(self, stem: str, shape: Shape, stage: int, cut: Cut) -> list[LinearWeight]:
+        """The linear layer `stem`.weight with its scales: one weight, or several whose outputs add up."""
+        parts = [self._decode(stem, self.files.read_all(rank, stem, ENDINGS)) for rank in self.files.ranks_of(stage)]
+        return self._join(stem, parts, shape, cut)
+
+    def experts(self, stem: str, shape: Shape, stage: int, cut: Cut) -> list[list[LinearWeight]]:
+        """The linear layers of all experts, which are stacked in `stem`.weight.
+
+        Ranks that differ in tensor rank modulo the expert parallelism hold different experts; the others cut them.
+        """
+        moe, width = self._config.moe, self._config.expert_parallel
+        assert moe is not None, "a dense model has no experts"
+        held = [self.files.read_all(rank, stem, ENDINGS) for rank in self.files.ranks_of(stage)]
+        per_group = moe.num_experts // width
+        layers = []
+        for expert in range(moe.num_experts):
+            members = held[expert // per_group :: width]
+            parts = [self._decode(stem, _of_expert(part, expert % per_group)) for part in members]
+            layers.append(self._join(stem, parts, shape, cut))
+        return layers
+
+    def _decode(self, stem: str, tensors: Mapping[str, Tensor]) -> LinearWeight:
+        try:
+            return decode(Stored(tensors, self._config.quantization, self._dtype))
+        except KeyError as missing:
+            raise self.files.error(f"the files lack {stem}.{missing.args[0]}", "REF-TENSOR") from None
+        except ValueError as error:
+            raise self.files.error(f"{stem}.weight cannot be read: {error}", "REF-UNSUPPORTED") from None
+        except (RuntimeError, IndexError) as error:
+            raise self.files.error(f"{stem}.weight and its scales do not fit: {error}", "REF-SHAPE") from error
+
+    def _join(self, stem: str, parts: Sequence[LinearWeight], shape: Shape, cut: Cut) -> list[LinearWeight]:
+        name = f"{stem}.weight"
+        try:
+            if cut == "columns":
+                joined = joined_by_columns(parts)
+                columns = torch.Size((shape[0], sum(part.weight.shape[1] for part in joined)))
+                if columns != shape:
+                    raise self._shape_error(name, columns, shape)
+                return joined
+            whole = joined_by_rows(parts, rows_joiner(cut, self._config))
+        except (RuntimeError, IndexError) as error:
+            raise self._shape_error(name, parts[0].weight.shape, shape) from error
+        if whole is None:
+            raise self.files.error(f"the ranks round the input of {stem} differently", "REF-UNSUPPORTED")
+        self._checked(name, whole.weight, shape)
+        return [whole]
+
+    def _checked(self, name: str, tensor: Tensor, shape: Shape) -> Tensor:
+        if tuple(tensor.shape) != shape:
+            raise self._shape_error(name, tensor.shape, shape)
         return tensor
 
-    def _join(self, name: str, parts: list[Tensor]) -> Tensor:
-        if ".qkv." in name:
-            return join_qkv(parts, self._config)
-        if name.endswith("vocab_embedding.weight"):
-            axis = self._config.embedding_split_dim
-        else:
-            axis = next(axis for ending, axis in _SPLIT.items() if name.endswith(ending))
-        whole = parts[0] if axis is None else torch.cat(parts, axis)
-        # Vocabulary rows are padded with zeros to a multiple of the ranks.
-        return whole[: self._config.vocab_size] if name.endswith(_OVER_VOCABULARY) else whole
-
-    def _error(self, cause: str, code: str) -> CheckpointError:
-        return CheckpointError(cause, "convert the checkpoint again", code=code, where=str(self._folder))
+    def _shape_error(self, name: str, held: torch.Size, shape: Shape) -> CheckpointError:
+        return self.files.error(f"{name} has the shape {tuple(held)}, config.json says {shape}", "REF-SHAPE")
 
 
-def join_qkv(parts: list[Tensor], config: ModelConfig) -> Tensor:
-    """[Q ; K ; V] of all heads from the [Q_r ; K_r ; V_r] of each rank.
-
-    With more ranks than key heads every head stands on several neighbouring ranks; the first copy is taken.
-
-    R ranks, P rows of one rank, Q and K rows of all query and key heads.
-        parts    R x [P] or [P, hidden_size]
-        returns  [Q + 2 * K] or [Q + 2 * K, hidden_size]
-    """
-    num_ranks = len(parts)
-    num_q_rows = config.num_q_heads * config.head_dim // num_ranks
-    num_kv_rows = max(config.num_kv_heads // num_ranks, 1) * config.head_dim
-    split = [torch.split(part, [num_q_rows, num_kv_rows, num_kv_rows]) for part in parts]
-    stride = max(num_ranks // config.num_kv_heads, 1)
-    queries = [piece[0] for piece in split]
-    keys, values = ([piece[i] for piece in split[::stride]] for i in (1, 2))
-    return torch.cat([*queries, *keys, *values])
+def _of_expert(stacked: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:
+    return {ending: tensor if ending in _SHARED_BY_EXPERTS else tensor[number] for ending, tensor in stacked.items()}

@@ -1,0 +1,67 @@
+"""Every family that is converted is computed as transformers computes it: logits at all positions, in float32.
+
+The checkpoints go through the converter, which shares no code with the loader, so that neither can hide the other's
+mistakes. Prompts are longer than the tiny models' windows of 16 tokens.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from oracles import largest_relative_difference, load_oracle, oracle_logits, prompt_of
+from passes import decoder_of, whole_prompt
+from tiny import FAMILIES, VOCAB_SIZE, tiny_checkpoint
+from trtkit.conversion.convert import convert_checkpoint
+from trtkit.conversion.options import ConversionOptions
+
+TOLERANCE = 1e-4
+NUM_TOKENS = 150
+MOE = ("mixtral", "qwen2_moe", "qwen3_moe")
+Convert = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """One checkpoint per family, with a vocabulary that no number of ranks divides."""
+    root = tmp_path_factory.mktemp("families")
+
+    def source(family: str) -> Path:
+        folder = root / family
+        return folder if folder.exists() else tiny_checkpoint(folder, family, vocab_size=VOCAB_SIZE + 1)
+
+    return source
+
+
+def converted(source: Path, out: Path, **options: Any) -> Path:
+    out.mkdir()
+    convert_checkpoint(source, out, ConversionOptions(dtype="float32", **options))
+    return out
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_those_of_transformers(family: str, sources: Callable[[str], Path], tmp_path: Path) -> None:
+    token_ids = prompt_of(NUM_TOKENS, VOCAB_SIZE)
+    ours = decoder_of(converted(sources(family), tmp_path / "out")).logits(whole_prompt(token_ids))
+    theirs = oracle_logits(load_oracle(sources(family)), token_ids)
+    assert largest_relative_difference(ours, theirs) < TOLERANCE
+
+
+LAYOUTS = [
+    (family, tp, pp, ep)
+    for family in FAMILIES
+    for tp, pp, ep in ((2, 1, 1), (4, 1, 1), (1, 2, 1), (2, 2, 1), (2, 1, 2), (4, 1, 2), (2, 2, 2))
+    if ep == 1 or family in MOE
+]
+
+
+@pytest.mark.parametrize(("family", "tp", "pp", "ep"), LAYOUTS)
+def test_ranks_are_assembled_to_the_same_model(
+    family: str, tp: int, pp: int, ep: int, sources: Callable[[str], Path], tmp_path: Path
+) -> None:
+    parallelism = {"tensor_parallel": tp, "pipeline_parallel": pp, "expert_parallel": ep}
+    token_ids = prompt_of(20, VOCAB_SIZE)
+    whole = decoder_of(converted(sources(family), tmp_path / "whole")).logits(whole_prompt(token_ids))
+    ranks = converted(sources(family), tmp_path / "ranks", **parallelism)
+    assert torch.equal(decoder_of(ranks).logits(whole_prompt(token_ids)), whole)

@@ -122,12 +122,19 @@ def manifest_text(plan: ConversionPlan, written: list[WrittenFile], findings: li
         "trtkit": __version__,
         "family": plan.spec.family,
         "options": options,
+        "attention_windows": _windows(plan.spec),
         "tensors": sum(map(len, plan.targets)),
         "source": {file.name: file.stat().st_size for file in sources},
         "files": {file.name: {"bytes": file.num_bytes, "crc32": file.crc32} for file in written},
         "findings": [finding.as_dict() for finding in findings],
     }
     return json.dumps(document, indent=2) + "\n"
+
+
+def _windows(spec: ModelSpec) -> list[int | None]:
+    """The most recent tokens that each layer sees, None for all: config.json has no place for them."""
+    sliding = spec.layer_is_sliding or (False,) * spec.num_layers
+    return [spec.sliding_window if is_sliding else None for is_sliding in sliding]
 
 
 def report_of(out: Path) -> ConversionReport:

@@ -9,6 +9,7 @@ import pytest
 import tiny
 import torch
 from click.testing import CliRunner
+from converted import read_ranks
 from trtkit.cli.main import cli
 from trtkit.conversion.convert import convert_to
 from trtkit.conversion.options import ConversionOptions
@@ -69,6 +70,7 @@ def test_every_option_changes_the_files(name: str, source: Path, tmp_path: Path)
         {"pipeline_parallel": -1},
         {"tensor_parallel": 2, "expert_parallel": 3},
         {"output_format": "onnx"},
+        {"weight_only_arch": 8},
         {"output_format": "hf", "quantization": "int8_smoothquant"},
         {"quantization": "nvfp4", "kv_cache_dtype": "int8"},
     ],
@@ -125,3 +127,19 @@ def test_a_conversion_without_quantisation_imports_no_torch(tmp_path: Path) -> N
         "print(sorted({'torch', 'transformers'} & sys.modules.keys()))"
     )
     assert subprocess.check_output([sys.executable, "-P", "-c", probe], text=True).strip() == "[]"
+
+
+def packed(source: Path, out: Path, arch: int) -> dict[str, bytes]:
+    options = ConversionOptions(quantization="int8_weight_only", weight_only_arch=arch)
+    convert_to(source, out, options)
+    return {name: tensor[2] for name, tensor in read_ranks(out)[0].items()}
+
+
+def test_experts_are_packed_for_hopper_as_for_ampere_and_everything_is_on_later_gpus(
+    source: Path, tmp_path: Path
+) -> None:
+    """TensorRT-LLM has no Hopper kernels for experts, and runs Ampere's on everything after Hopper."""
+    ampere, ada, hopper, later = (packed(source, tmp_path / str(arch), arch) for arch in (80, 89, 90, 120))
+    differing = {name.split(".", 3)[-1] for name in ampere if hopper[name] != ampere[name]}
+    assert differing == {"attention.qkv.weight", "attention.dense.weight"}
+    assert ampere == ada == later

@@ -13,10 +13,12 @@ import yaml
 from tiny import VOCAB_SIZE, tiny_checkpoint
 from trtkit.config.load import load_config
 from trtkit.conversion.calibration import read_calibration
-from trtkit.errors import BuildError
+from trtkit.errors import BuildError, InputError
 from trtkit.pipeline.dry_run import dry_run
 from trtkit.pipeline.manifest import StageResult
-from trtkit.pipeline.run import BuildOptions, build
+from trtkit.pipeline.run import BuildOptions, build, prepare
+from trtkit.pipeline.stages import conversion_options, plan_stages
+from trtkit.progress import silent
 
 FP8 = ("target.quantization=fp8", "draft.quantization=fp8")
 WITH_SCALES = ["calibrate target", "calibrate draft", "convert target", "convert draft"]
@@ -152,7 +154,9 @@ PROGRAM = """
 import os, signal, sys
 from pathlib import Path
 from trtkit.config.load import load_config
-from trtkit.pipeline.run import BuildOptions, build
+from trtkit.pipeline.run import BuildOptions, build, prepare
+from trtkit.pipeline.stages import conversion_options, plan_stages
+from trtkit.progress import silent
 config, out = Path(sys.argv[1]), Path(sys.argv[2])
 def kill(event):
     if event.stage == "calibrate target" and event.unit != "stages" and event.done == 1:
@@ -171,3 +175,47 @@ def test_a_build_killed_while_it_measures_ends_with_the_same_scales(config_file:
     shutil.rmtree(out)
     run(config_file, *FP8, only="calibrate")
     assert scales_of(config_file, "target").read_text() == after_kill
+
+
+NVFP4 = ("gpu.name=b200", "draft=null", "speculation={kind: none}", "target.quantization=nvfp4")
+
+
+def wide_target(folder: Path) -> Path:
+    return tiny_checkpoint(folder, dtype="bfloat16", tokenizer=True, intermediate_size=128)
+
+
+def test_what_modelopt_quantises_is_calibrated_on_the_texts_of_the_yaml(config_file: Path, tmp_path: Path) -> None:
+    target = f"target.checkpoint={wide_target(tmp_path / 'wide')}"
+    assert done(run(config_file, *NVFP4, target, only="convert")) == ["convert target"]
+    rank = tmp_path / "build" / "checkpoints" / "target" / "rank0.safetensors"
+    before = rank.read_bytes()
+    assert done(run(config_file, *NVFP4, target, only="convert")) == []
+    write_texts(tmp_path / "texts.jsonl", seed=1)
+    assert done(run(config_file, *NVFP4, target, only="convert")) == ["convert target"]
+    assert rank.read_bytes() != before, "other texts give other activation scales"
+    for change in ("samples=3", "max_len=40", "seed=5", "prompts=null"):
+        planned = dry_run(load_config(config_file, [*NVFP4, target, f"calibration.{change}"]), options(config_file))
+        assert not planned[0].skipped and planned[0].stage == "convert target", change
+
+
+def test_texts_that_are_too_short_for_modelopt_are_an_error_and_no_guess(config_file: Path, tmp_path: Path) -> None:
+    target = f"target.checkpoint={wide_target(tmp_path / 'wide')}"
+    (tmp_path / "texts.jsonl").write_text('{"token_ids": [3, 4, 5]}\n')
+    with pytest.raises(InputError) as error:
+        run(config_file, *NVFP4, target, only="convert")
+    assert error.value.code == "CALIB-TINY"
+
+
+@pytest.mark.parametrize(("gpu", "arch"), [("h100-sxm-80gb", 90), ("l4", 89)])
+def test_integer_weights_are_packed_for_the_gpu_of_the_yaml(
+    gpu: str, arch: int, config_file: Path, tmp_path: Path
+) -> None:
+    source = tiny_checkpoint(tmp_path / "tiles", tokenizer=True, intermediate_size=128)
+    asked = (f"target.checkpoint={source}", "target.quantization=int8_weight_only")
+    keys = []
+    for name, expected in ((gpu, arch), ("a100-sxm-80gb", 80)):
+        config = load_config(config_file, [*asked, f"gpu.name={name}"])
+        request, _ = prepare(config, options(config_file), silent)
+        assert conversion_options(config.target, config, request.sm).weight_only_arch == expected
+        keys.append({stage.name: stage.key for stage in plan_stages(request)}["convert target"])
+    assert keys[0] != keys[1]

@@ -14,6 +14,7 @@ import yaml
 from tiny import tiny_checkpoint
 from trtkit.builds import open_build
 from trtkit.checking.folder_checks import check_build
+from trtkit.checkpoints.quantized import read_quantized
 from trtkit.config.load import load_config
 from trtkit.doctor import inspect_machine
 from trtkit.doctor.facts import GpuDevice, GpuDriver
@@ -206,12 +207,14 @@ def write_calibration(site: Site, role: str, layers: int, largest: float = 8.0) 
     file.write_text(json.dumps(document))
 
 
+def write_texts(path: Path) -> Path:
+    rows = ({"token_ids": [*range(3 + number, 51 + number)]} for number in range(4))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
 def test_an_fp8_pair_is_calibrated_by_its_build(site: Site) -> None:
-    texts = site.folder / "texts.jsonl"
-    texts.write_text(
-        "".join(json.dumps({"token_ids": [*range(3 + number, 51 + number)]}) + "\n" for number in range(4))
-    )
-    report = site.build(*FP8, f"calibration.prompts={texts}")
+    report = site.build(*FP8, f"calibration.prompts={write_texts(site.folder / 'texts.jsonl')}")
     assert [stage.stage for stage in report.stages][1:3] == ["calibrate target", "calibrate draft"]
     assert read_engine(report.out / "engines" / "target").spec.quantization == "fp8"
     assert "CALIB-FEW" in {finding.code for finding in report.findings}
@@ -322,7 +325,7 @@ def test_a_build_for_the_llm_api_is_checked_for_what_it_holds(site: Site) -> Non
     ("override", "code"),
     [
         ("tensorrt_llm=0.21.0", "VERSION-LLMAPI"),
-        ("target.quantization=fp8", "LLMAPI-QUANT"),
+        ("target.quantization=int8_weight_only", "LLMAPI-QUANT"),
         ("speculation.adaptive=true", "LLMAPI-ADAPTIVE"),
         ("draft.dtype=float16", "LLMAPI-DRAFT"),
         ("attention_sinks={window_tokens: 32}", "SINK-LLMAPI SERVING-LIMIT"),
@@ -334,13 +337,25 @@ def test_what_the_llm_api_cannot_serve_is_refused(site: Site, override: str, cod
     assert str(error.value.code) in code.split() and error.value.exit_code == 2
 
 
-def test_where_an_fp8_checkpoint_is_asked_for_the_commands_that_make_one_are_named(site: Site) -> None:
-    with pytest.raises(InputError) as error:
-        site.build("backend=llmapi", "draft.tensor_parallel=2", "target.quantization=fp8")
-    assert "--format hf --quantization fp8" in error.value.fix
-    with pytest.raises(InputError) as error:
-        site.build("backend=llmapi", "draft.tensor_parallel=2", "target.quantization=nvfp4", "gpu.name=b200")
-    assert "--format hf" not in error.value.fix
+def test_a_checkpoint_is_quantised_for_the_llm_api_before_it_is_served(site: Site) -> None:
+    overrides = ("backend=llmapi", "draft.tensor_parallel=2", "kv_cache.reuse=false", "target.quantization=fp8")
+    overrides += (f"calibration.prompts={write_texts(site.folder / 'texts.jsonl')}",)
+    planned = dry_run(load_config(site.config_file, overrides), site.options())
+    report = site.build(*overrides)
+    names = [stage.stage for stage in report.stages]
+    assert names == ["check", "calibrate target", "convert target", "tokenizer", "repository"]
+    document = yaml.safe_load((report.out / "model_repository/tensorrt_llm/1/model.yaml").read_text())
+    assert document["model"] == "checkpoints/target", "seen from the build directory, in which the server runs"
+    assert document["speculative_config"]["speculative_model_dir"] == str(site.folder / "draft")
+    written = report.out / "checkpoints" / "target"
+    quantized = read_quantized(written)
+    assert quantized is not None and quantized.algorithm == "FP8"
+    files = {path.name for path in written.iterdir()} - {".trtkit-stage.json"}
+    assert {"model.safetensors", "tokenizer.json"} <= files
+    assert files == set(next(stage.files for stage in planned if stage.stage == "convert target"))
+    assert all(stage.skipped for stage in site.build(*overrides).stages if stage.stage != "check")
+    errors = {finding.code for finding in check_build(report.out) if finding.severity == "error"}
+    assert errors == {"RUN-RUNTIME"}, "this machine has no TensorRT-LLM, and nothing else is amiss"
 
 
 def test_weights_that_are_stored_quantised_are_recognised(site: Site) -> None:

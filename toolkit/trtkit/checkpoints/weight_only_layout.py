@@ -8,6 +8,7 @@ GPU generation the checkpoint is for. From a row-major [inputs K, outputs N] mat
 3. (before Hopper) 2 (INT8) or 4 (INT4) neighbouring columns are interleaved in runs of 64 rows;
 4. values get 128 (8) added, and within every 32-bit word the even ones come first in the order the kernel unpacks them.
 
+Stacked experts have no Hopper kernels and keep step 3; so does everything on later GPUs, which run Ampere's kernels.
 The tensor keeps the shape [K, N] (INT4: [K, N / 2]) whatever its byte order is.
 """
 
@@ -17,14 +18,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 Bits = Literal[8, 4]
-HOPPER = 90
+AMPERE, HOPPER = 80, 90
 TILE_ROWS = 64
 _COLUMNS = {8: 2, 4: 4}
 _WORD_ORDER = {8: (0, 2, 1, 3), 4: (0, 2, 4, 6, 1, 3, 5, 7)}
 
 
+def layout_arch(arch: int, *, experts: bool) -> int:
+    """The SM version whose order weights for a GPU of SM `arch` are in."""
+    return AMPERE if arch > HOPPER or (experts and arch == HOPPER) else arch
+
+
 def pack_weight_only(values: NDArray[np.int8], bits: Bits, arch: int) -> NDArray[np.int8]:
-    """Bring signed integers [K, N] into the kernel's order for SM version `arch`.
+    """Bring signed integers [K, N] into the kernel's order of SM version `arch` (see layout_arch).
 
     K and N must be multiples of 64. Returns int8 [K, N], for 4 bits [K, N / 2].
     """

@@ -17,7 +17,12 @@ _COPIED = (
 
 def copy_hf_files(source: Path, out: Path) -> None:
     """Copy configuration and tokenizer; what stands in `out` already stays."""
-    for pattern in _COPIED:
-        for file in sorted(source.glob(pattern)):
-            if file.is_file() and not (out / file.name).exists():
-                shutil.copyfile(file, out / file.name)
+    for name in hf_files(source):
+        if not (out / name).exists():
+            shutil.copyfile(source / name, out / name)
+
+
+def hf_files(source: Path) -> tuple[str, ...]:
+    """The names of the files that travel."""
+    found = {file.name for pattern in _COPIED for file in source.glob(pattern) if file.is_file()}
+    return tuple(sorted(found))

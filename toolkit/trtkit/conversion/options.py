@@ -1,6 +1,8 @@
 """ConversionOptions: what one conversion is asked for. Knows values and their names, not what they do."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -27,6 +29,9 @@ MODELOPT_QUANTIZATIONS = ("int4_awq", "w4a8_awq", "int8_smoothquant", "nvfp4")
 HF_QUANTIZATIONS = ("fp8", "int4_awq", "w4a8_awq", "nvfp4")
 """What TensorRT-LLM's PyTorch backend reads from a checkpoint in Hugging Face's format."""
 
+DEFAULT_ARCH = 80
+"""The SM version that INT8 and INT4 weights are packed for when nothing names a GPU: Ampere's and Ada's order."""
+
 
 @dataclass(frozen=True)
 class ConversionOptions:
@@ -52,7 +57,7 @@ class ConversionOptions:
     kv_cache_dtype: KvCacheDtype = "auto"
     use_parallel_embedding: bool = False
     embedding_sharding_dim: Literal[0, 1] = 0
-    weight_only_arch: int = 80
+    weight_only_arch: int = DEFAULT_ARCH
     calibration: Path | None = None
     calibration_ids: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
     strict: bool = False
@@ -60,32 +65,9 @@ class ConversionOptions:
     output_format: OutputFormat = "tensorrt_llm"
 
     def __post_init__(self) -> None:
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise InputError(
-                    f"{name} {getattr(self, name)!r} is unknown", f"use one of {', '.join(choices)}", code="CONV-OPTION"
-                )
-        for name in ("tensor_parallel", "pipeline_parallel", "expert_parallel"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} {getattr(self, name)} is not positive", "use 1 or more", code="CONV-OPTION")
-        if self.output_format == "hf" and self.quantization not in HF_QUANTIZATIONS:
-            raise InputError(
-                f"a Hugging Face checkpoint is not written for {self.quantization}",
-                f"use --quantization {', '.join(HF_QUANTIZATIONS)}, or the original checkpoint",
-                code="CONV-OPTION",
-            )
-        if self.quantization in MODELOPT_QUANTIZATIONS and self.kv_cache_dtype not in ("auto", "fp8"):
-            raise InputError(
-                f"modelopt writes no {self.kv_cache_dtype} KV cache with {self.quantization}",
-                "use --kv-cache auto or fp8 with this quantization",
-                code="CONV-OPTION",
-            )
-        if self.tensor_parallel % self.expert_parallel:
-            raise InputError(
-                f"expert_parallel {self.expert_parallel} does not divide tensor_parallel {self.tensor_parallel}",
-                "experts are spread over the tensor ranks: choose a divisor",
-                code="CONV-OPTION",
-            )
+        problem = next(chain(_unknown_values(self), _contradictions(self)), None)
+        if problem is not None:
+            raise InputError(*problem, code="CONV-OPTION")
 
     def decides(self) -> dict[str, Any]:
         """What of the options decides the files, by content: where the calibration file lies does not count."""
@@ -100,3 +82,37 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "kv_cache_dtype": get_args(KvCacheDtype),
     "output_format": get_args(OutputFormat),
 }
+
+
+def _unknown_values(options: ConversionOptions) -> Iterator[tuple[str, str]]:
+    """(cause, fix) of every value that is none of its option's."""
+    for name, choices in _CHOICES.items():
+        if getattr(options, name) not in choices:
+            yield f"{name} {getattr(options, name)!r} is unknown", f"use one of {', '.join(choices)}"
+    for name in ("tensor_parallel", "pipeline_parallel", "expert_parallel"):
+        if getattr(options, name) < 1:
+            yield f"{name} {getattr(options, name)} is not positive", "use 1 or more"
+    if options.weight_only_arch < DEFAULT_ARCH:
+        yield (
+            f"TensorRT-LLM runs on no GPU of SM {options.weight_only_arch}",
+            "give its SM version, such as 80, 89 or 90",
+        )
+
+
+def _contradictions(options: ConversionOptions) -> Iterator[tuple[str, str]]:
+    """(cause, fix) of options that exclude each other."""
+    if options.output_format == "hf" and options.quantization not in HF_QUANTIZATIONS:
+        yield (
+            f"a Hugging Face checkpoint is not written for {options.quantization}",
+            f"use --quantization {', '.join(HF_QUANTIZATIONS)}, or the original checkpoint",
+        )
+    if options.quantization in MODELOPT_QUANTIZATIONS and options.kv_cache_dtype not in ("auto", "fp8"):
+        yield (
+            f"modelopt writes no {options.kv_cache_dtype} KV cache with {options.quantization}",
+            "use --kv-cache auto or fp8 with this quantization",
+        )
+    if options.tensor_parallel % options.expert_parallel:
+        yield (
+            f"expert_parallel {options.expert_parallel} does not divide tensor_parallel {options.tensor_parallel}",
+            "experts are spread over the tensor ranks: choose a divisor",
+        )

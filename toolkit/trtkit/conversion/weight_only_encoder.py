@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtkit.checkpoints.weight_only_layout import TILE_ROWS, Bits, pack_weight_only
+from trtkit.checkpoints.weight_only_layout import TILE_ROWS, Bits, layout_arch, pack_weight_only
 from trtkit.conversion.casting import from_float32
 from trtkit.conversion.encoder import Sinks
 from trtkit.conversion.layout import Target
@@ -55,9 +55,10 @@ class WeightOnlyEncoder:
             if sink is None:
                 continue
             scales = []
+            arch = layout_arch(self._arch, experts=target.stacked > 0)
             for matrix in self._values.matrices(target):
                 integers, scale = quantize_rows(matrix, self._bits)
-                sink.append(pack_weight_only(integers.T, self._bits, self._arch))
+                sink.append(pack_weight_only(integers.T, self._bits, arch))
                 scales.append(from_float32(scale, self._dtype))
             sink.append(np.concatenate(scales))
 

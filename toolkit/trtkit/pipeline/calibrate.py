@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from trtkit.artifacts import sha256_of
 from trtkit.config.schema import BuildConfig
 from trtkit.conversion.options import MODELOPT_QUANTIZATIONS as BY_MODELOPT
 from trtkit.doctor import Machine
 from trtkit.errors import InputError, MissingToolError
 from trtkit.findings import Finding
 from trtkit.pipeline.inputs import CheckpointInput
-from trtkit.pipeline.request import BuildRequest
+from trtkit.pipeline.request import BuildRequest, texts_digest
 from trtkit.progress import OnProgress
 
 FILES = ("calibration.json", "outliers.png", "report.json")
@@ -32,13 +31,9 @@ def measured_by_build(
     """The roles whose scales the build measures, each with the digest of the user's texts.
 
     Those are models whose conversion is impossible without: FP8 weights, whose inputs have static scales, and an INT8
-    KV cache. Not those whose checkpoint is quantised already, those that `trtkit calibrate` was run for (`given`), and
-    those that the LLM API reads as they are.
+    KV cache. Not those whose checkpoint is quantised already, and those that `trtkit calibrate` was run for (`given`).
     """
-    if config.backend == "llmapi":
-        return {}
-    file = config.calibration.prompts
-    digest = sha256_of(Path(file)) if file and Path(file).is_file() else file
+    digest = texts_digest(config)
     roles = [role for role in config.models if role not in given and not _is_quantized(inputs[role].folder)]
     return {role: digest for role in roles if _needs_scales(role, config)}
 
@@ -63,6 +58,24 @@ def calibration_runner(
         shutil.rmtree(scratch / _RECORDS)
 
     return run
+
+
+def quantiser_samples(role: str, request: BuildRequest) -> tuple[tuple[int, ...], ...]:
+    """The token ids that modelopt calibrates a model on while it is converted; none for what it does not quantise."""
+    if request.config.models[role].quantization not in BY_MODELOPT:
+        return ()
+    try:
+        from trtkit.calibration.modelopt_samples import calibration_ids
+        from trtkit.calibration.samples import SampleOptions
+    except ImportError as error:
+        raise MissingToolError(
+            f"this quantization is done by nvidia-modelopt, and {error.name} is not installed",
+            "pip install 'trtkit[quantize]'",
+            code="CONV-PACKAGE",
+        ) from None
+    given = request.config.calibration
+    texts = Path(given.prompts) if given.prompts else None
+    return calibration_ids(request.inputs[role].folder, texts, SampleOptions(given.samples, given.max_len, given.seed))
 
 
 def explained(error: InputError, role: str, request: BuildRequest) -> InputError:

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from trtkit.artifacts import is_complete
+from trtkit.checkpoints.quantized import QUANT_FILE
 from trtkit.config.schema import BuildConfig
+from trtkit.conversion.hf_files import hf_files
 from trtkit.conversion.report import MANIFEST_NAME
 from trtkit.pipeline.calibrate import FILES as CALIBRATION_FILES
 from trtkit.pipeline.engine_backend import planned_command
@@ -86,6 +88,9 @@ def _files(stage: Stage, request: BuildRequest) -> tuple[str, ...]:
         return CALIBRATION_FILES
     model = request.config.models[role]
     ranks = range(model.tensor_parallel * model.pipeline_parallel)
+    if stage.group == "convert" and request.config.backend == "llmapi":
+        copied = hf_files(request.inputs[role].folder)
+        return tuple(sorted({*copied, MANIFEST_NAME, QUANT_FILE, "model.safetensors"}))
     if stage.group == "convert":
         return ("config.json", MANIFEST_NAME, *(f"rank{rank}.safetensors" for rank in ranks))
     return ("config.json", *(f"rank{rank}.engine" for rank in ranks if request.config.backend == "engine"))

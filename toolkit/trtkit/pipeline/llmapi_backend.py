@@ -1,19 +1,14 @@
 """The backend `llmapi` of a build: from the YAML to what the LLM API is told. Knows both vocabularies, no file."""
 
-import json
 from pathlib import Path
 
 from trtkit.config.schema import BuildConfig, DraftTarget, Model
+from trtkit.conversion.options import HF_QUANTIZATIONS
 from trtkit.engines.llmapi import LlmApiSpec, model_yaml
-from trtkit.engines.quant_algo import quantization_of
 from trtkit.errors import InputError
 from trtkit.pipeline.request import BuildRequest
+from trtkit.pipeline.stored import stored_quantization
 from trtkit.repository.llmapi import render_llmapi_repository
-
-_HOW_TO_MAKE_FP8 = (
-    "; `trtkit calibrate CONFIG` and `trtkit convert CHECKPOINT OUT --format hf --quantization fp8 --calibration "
-    "calibration.json` make one"
-)
 
 
 def llmapi_spec(request: BuildRequest) -> LlmApiSpec:
@@ -21,7 +16,8 @@ def llmapi_spec(request: BuildRequest) -> LlmApiSpec:
     config = request.config
     _refuse_unserved(config)
     for role, model in config.models.items():
-        _refuse_other_weights(role, model, request.inputs[role].folder)
+        if role not in request.converted:
+            _refuse_other_weights(role, model, request.inputs[role].folder)
     return LlmApiSpec(
         model=_source("target", request),
         revision=config.target.revision,
@@ -54,7 +50,10 @@ def local_folders(request: BuildRequest) -> tuple[str, ...]:
 
 
 def _source(role: str, request: BuildRequest) -> str:
-    """The checkpoint as the LLM API may be told it: the hub id, or the absolute folder of one that is on no hub."""
+    """The checkpoint as the LLM API may be told it: the build's own, seen from the build directory, where the server
+    runs; else the hub id, or the absolute folder of one that is on no hub."""
+    if role in request.converted:
+        return f"checkpoints/{role}"
     checkpoint = request.config.models[role].checkpoint
     on_no_hub = checkpoint.startswith("trtkit/") or Path(checkpoint).expanduser().exists()
     return str(request.inputs[role].folder) if on_no_hub else checkpoint
@@ -88,29 +87,12 @@ def _refuse_unserved(config: BuildConfig) -> None:
 
 def _refuse_other_weights(role: str, model: Model, folder: Path) -> None:
     """The PyTorch backend loads weights as they are stored; `quantization` must say how that is."""
-    stored = _stored_quantization(folder)
+    stored = stored_quantization(folder)
     if stored != model.quantization:
         raise InputError(
-            f"the {role}'s weights are stored as {stored}, not {model.quantization}, and the LLM API converts none",
-            f"write {role}.quantization: {stored}, or choose a checkpoint that is quantised so (hf_quant_config.json)"
-            + (_HOW_TO_MAKE_FP8 if (stored, model.quantization) == ("none", "fp8") else ""),
+            f"the {role}'s weights are stored as {stored}, and no {model.quantization} is made of them for the LLM API",
+            f"write {role}.quantization: {stored}, or give an unquantised checkpoint and one of "
+            f"{', '.join(HF_QUANTIZATIONS)}",
             code="LLMAPI-QUANT",
             where=f"{role}.quantization",
         )
-
-
-def _stored_quantization(folder: Path) -> str:
-    """What hf_quant_config.json says, in the YAML's words; "none" without that file."""
-    path = folder / "hf_quant_config.json"
-    if not path.is_file():
-        return "none"
-    try:
-        algorithm = json.loads(path.read_text(encoding="utf-8"))["quantization"]["quant_algo"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"not a quantization config: {type(error).__name__} {error}",
-            "fetch the file again from where the checkpoint comes from",
-            code="CKPT-QUANT-CONFIG",
-            where=str(path),
-        ) from None
-    return quantization_of(algorithm)

@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trtkit.artifacts import sha256_of
 from trtkit.config.schema import BuildConfig
+from trtkit.conversion.options import HF_QUANTIZATIONS
 from trtkit.engines.release import Release, find_release
 from trtkit.errors import InputError
 from trtkit.pipeline.inputs import CheckpointInput
+from trtkit.pipeline.stored import stored_quantization
 from trtkit.planning.gpus import find_gpu
 
 SCALES_FOLDER = "scales"
@@ -28,6 +31,15 @@ class BuildRequest:
     sm: int | None = None
     calibrations: Mapping[str, Path] = field(default_factory=dict)
     measured: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def converted(self) -> tuple[str, ...]:
+        """The roles whose checkpoint is converted; the LLM API reads what is quantised as asked already as it is."""
+        if self.config.backend != "llmapi":
+            return tuple(self.config.models)
+        asked = {role: model.quantization for role, model in self.config.models.items()}
+        stored = {role: stored_quantization(self.inputs[role].folder) for role in asked}
+        return tuple(role for role in asked if stored[role] == "none" and asked[role] in HF_QUANTIZATIONS)
 
     def calibration(self, role: str) -> Path | None:
         """The file that a model's scales come from; the build's own is there after its stage `calibrate`."""
@@ -52,3 +64,9 @@ def gpu_sm(config: BuildConfig, machine_sm: int | None = None) -> int | None:
     """The SM of the GPU that the YAML names, else this machine's."""
     named = find_gpu(config.gpu.name) if config.gpu else None
     return named.sm if named else machine_sm
+
+
+def texts_digest(config: BuildConfig) -> str | None:
+    """What identifies the user's calibration texts; None for those that trtkit ships."""
+    file = config.calibration.prompts
+    return sha256_of(Path(file)) if file and Path(file).is_file() else file

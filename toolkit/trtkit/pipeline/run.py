@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,13 @@ from trtkit.engines.runner import RunnerName
 from trtkit.errors import BuildError, InputError
 from trtkit.findings import Finding, refuse_errors
 from trtkit.launch.files import SERVE
-from trtkit.pipeline.calibrate import calibration_runner, explained, find_calibrations, measured_by_build
+from trtkit.pipeline.calibrate import (
+    calibration_runner,
+    explained,
+    find_calibrations,
+    measured_by_build,
+    quantiser_samples,
+)
 from trtkit.pipeline.engine_backend import engine_job, find_tools
 from trtkit.pipeline.inputs import digest_input
 from trtkit.pipeline.launch import FOLDER, write_launch
@@ -183,7 +189,11 @@ def _conversion(
         on_progress(Progress(f"convert {role}", event.done, event.total, event.unit))
 
     def run(scratch: Path) -> None:
-        options = conversion_options(request.config.models[role], request.config, request.calibration(role))
+        options = replace(
+            conversion_options(request.config.models[role], request.config, request.sm),
+            calibration=request.calibration(role),
+            calibration_ids=quantiser_samples(role, request),
+        )
         try:
             findings.extend(convert_checkpoint(request.inputs[role].folder, scratch, options, renamed).findings)
         except InputError as error:

@@ -1,6 +1,6 @@
 """The stages of a build as data: what each writes and what decides it. Reads small files, runs nothing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -8,10 +8,10 @@ from typing import Any, Literal
 from trtkit import __version__
 from trtkit.artifacts import key_of, sha256_of
 from trtkit.config.schema import BuildConfig, Model
-from trtkit.conversion.options import ConversionOptions
+from trtkit.conversion.options import DEFAULT_ARCH, MODELOPT_QUANTIZATIONS, ConversionOptions
 from trtkit.engines.requested_spec import engine_spec
 from trtkit.pipeline.rendering import repository_texts
-from trtkit.pipeline.request import SCALES_FOLDER, BuildRequest
+from trtkit.pipeline.request import SCALES_FOLDER, BuildRequest, texts_digest
 
 StageName = Literal["check", "calibrate", "convert", "engines", "tokenizer", "repository"]
 STAGE_NAMES: tuple[StageName, ...] = ("check", "calibrate", "convert", "engines", "tokenizer", "repository")
@@ -27,8 +27,19 @@ class Stage:
     key: str
 
 
-def conversion_options(model: Model, config: BuildConfig, calibration: Path | None = None) -> ConversionOptions:
-    """How one checkpoint of the config is converted."""
+def conversion_options(model: Model, config: BuildConfig, sm: int | None = None) -> ConversionOptions:
+    """How one checkpoint of the config is converted, but for what it is calibrated on. sm: of the GPU it is for.
+
+    The LLM API cuts a Hugging Face checkpoint over the ranks when it loads it.
+    """
+    if config.backend == "llmapi":
+        return ConversionOptions(
+            dtype=model.dtype,
+            quantization=model.quantization,
+            kv_cache_dtype=config.kv_cache.dtype,
+            output_format="hf",
+        )
+    packed = sm is not None and model.quantization.endswith("weight_only")
     return ConversionOptions(
         dtype=model.dtype,
         tensor_parallel=model.tensor_parallel,
@@ -36,14 +47,15 @@ def conversion_options(model: Model, config: BuildConfig, calibration: Path | No
         expert_parallel=model.expert_parallel,
         quantization=model.quantization,
         kv_cache_dtype=config.kv_cache.dtype,
-        calibration=calibration,
+        weight_only_arch=sm if packed and sm is not None else DEFAULT_ARCH,
     )
 
 
 def plan_stages(request: BuildRequest) -> list[Stage]:
     """The stages in order. A stage's key covers trtkit's version, its own settings and the keys it builds on.
 
-    The LLM API reads Hugging Face checkpoints, so that backend has no conversion and no engines.
+    The LLM API reads Hugging Face checkpoints, so that backend has no engines, and a conversion only for models whose
+    weights are to be quantised first.
     """
     config, out = request.config, request.out
     stages: list[Stage] = []
@@ -53,7 +65,8 @@ def plan_stages(request: BuildRequest) -> list[Stage]:
         stages.append(Stage(name, group, folder, key))
         return key
 
-    engines = [] if config.backend == "llmapi" else _add_engines(request, add)
+    converted = _add_conversions(request, add)
+    engines = list(converted.values()) if config.backend == "llmapi" else _add_engines(request, converted, add)
     tokenizer = add("tokenizer", "tokenizer", out / "tokenizer", source=request.inputs["target"].digest)
     # The texts themselves decide: a repository rendered by other code of the same version is not up to date.
     texts = key_of(repository_texts(request))
@@ -61,19 +74,29 @@ def plan_stages(request: BuildRequest) -> list[Stage]:
     return stages
 
 
-def _add_engines(request: BuildRequest, add: Callable[..., str]) -> list[str]:
-    """Add calibration, conversion and engine of every model; returns the engines' keys."""
+def _add_conversions(request: BuildRequest, add: Callable[..., str]) -> dict[str, str]:
+    """Add calibration and conversion of every model that is converted; returns the conversions' keys by role."""
     config, out = request.config, request.out
     scales = {role: sha256_of(file) for role, file in request.calibrations.items()}
     for role, texts in request.measured.items():
         decides = _decides_scales(role, request) | {"texts": texts}
         scales[role] = add(f"calibrate {role}", "calibrate", out / SCALES_FOLDER / role, **decides)
     converted = {}
-    for role, model in config.models.items():
-        decides = {"source": request.inputs[role].digest, "options": repr(conversion_options(model, config))}
-        if role in scales:
+    for role in request.converted:
+        options = conversion_options(config.models[role], config, request.sm)
+        decides = {"source": request.inputs[role].digest, "options": repr(options)}
+        if options.quantization in MODELOPT_QUANTIZATIONS:
+            decides["samples"] = config.calibration.model_dump(mode="json", exclude={"prompts"})
+            decides["texts"] = texts_digest(config)
+        elif role in scales:
             decides["calibration"] = scales[role]
         converted[role] = add(f"convert {role}", "convert", out / "checkpoints" / role, **decides)
+    return converted
+
+
+def _add_engines(request: BuildRequest, converted: Mapping[str, str], add: Callable[..., str]) -> list[str]:
+    """Add the engine of every model; returns the engines' keys."""
+    config, out = request.config, request.out
     return [
         add(
             f"engine {role}",

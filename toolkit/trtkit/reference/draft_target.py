@@ -119,7 +119,7 @@ def speculate(
     while any(each.finish_reason is None for each in running):
         _draft(target, proposer, [each for each in running if each.is_due and each.finish_reason is None], clock_ns)
         started_ns = clock_ns()
-        outputs = target.step() if target.has_work else []
+        outputs: list[StepOutput] = target.step() if target.has_work else []
         elapsed_ns = clock_ns() - started_ns
         for output in outputs:
             if (each := running[int(output.request_id)]).finish_reason is None:

@@ -15,13 +15,33 @@ from trtkit.conversion.convert import convert_to
 from trtkit.conversion.options import ConversionOptions
 from trtkit.errors import CheckpointError, InputError, TrtkitError
 
+# Spelling -> the names of a layer's scales below self_attn, and the values they get from (k, v).
+SPELLINGS: dict[str, dict[str, str]] = {
+    "ModelOpt": {"k_proj.k_scale": "k", "v_proj.v_scale": "v"},
+    "compressed-tensors": {"k_scale": "k", "v_scale": "v"},
+    "older compressed-tensors": {"k_proj.output_scale": "k", "v_proj.output_scale": "v"},
+    "vLLM": {"attn.k_scale": "k", "attn.v_scale": "v"},
+    "fused": {"qkv_proj.k_scale": "k", "qkv_proj.v_scale": "v"},
+    "AutoFP8": {"kv_scale": "both"},
+    "AutoFP8 below attn": {"attn.kv_scale": "both"},
+    "mixed": {"k_scale": "k", "v_proj.v_scale": "v"},
+}
 KV_SCALES = {0: (0.02, 0.03), 1: (0.05, 0.01), 2: (0.04, 0.04)}
 
 
 def fp8_source(
-    folder: Path, *, per_channel: bool = False, skip: str = "", kv: bool = True, inputs: bool = True
+    folder: Path,
+    *,
+    per_channel: bool = False,
+    skip: str = "",
+    kv: str | None = "ModelOpt",
+    inputs: str | None = "input_scale",
+    more: dict[str, NDArray[Any]] | None = None,
 ) -> Path:
-    """A tiny Llama as ModelOpt or compressed-tensors writes it; `skip` names a module that stays float32."""
+    """A tiny Llama as ModelOpt or compressed-tensors writes it; `skip` names a module that stays float32.
+
+    kv: one of SPELLINGS; inputs: how input scales are called; more: further tensors.
+    """
     tiny.tiny_checkpoint(folder)
     config = json.loads((folder / "config.json").read_text())
     tensors: dict[str, NDArray[Any]] = {}
@@ -42,10 +62,13 @@ def fp8_source(
         module = name.removesuffix(".weight")
         put(f"{module}.weight_scale", scale if per_channel else scale.reshape(()))
         if inputs and not per_channel:
-            put(f"{module}.input_scale", np.float32(0.01 + len(module) / 1000).reshape(()))
-    for layer, scales in KV_SCALES.items() if kv else ():
-        for name, value in zip("kv", scales, strict=True):
-            put(f"model.layers.{layer}.self_attn.{name}_proj.{name}_scale", np.float32(value).reshape(()))
+            put(f"{module}.{inputs}", np.float32(0.01 + len(module) / 1000).reshape(()))
+    for layer, (k, v) in KV_SCALES.items() if kv else ():
+        for name, which in SPELLINGS[kv or ""].items():
+            value = {"k": k, "v": v, "both": max(k, v)}[which]
+            put(f"model.layers.{layer}.self_attn.{name}", np.float32(value).reshape(()))
+    for name, values in (more or {}).items():
+        put(name, values)
     (folder / "model.safetensors").write_bytes(tiny.safetensors_bytes(tensors, codes))
     return folder
 
@@ -93,8 +116,9 @@ def _source_scalar(source: Path, name: str) -> np.float32:
     return np.float32(load_file(source / "model.safetensors")[name].item())
 
 
-def test_kv_scales_reach_every_layer_as_the_larger_one(tmp_path: Path) -> None:
-    source = fp8_source(tmp_path / "source")
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_kv_scales_reach_every_layer_as_the_larger_one(spelling: str, tmp_path: Path) -> None:
+    source = fp8_source(tmp_path / "source", kv=spelling)
     report = convert_to(source, tmp_path / "out", ConversionOptions(quantization="fp8", kv_cache_dtype="fp8"))
     rank = read_ranks(tmp_path / "out")[0]
     for layer, scales in KV_SCALES.items():
@@ -102,6 +126,69 @@ def test_kv_scales_reach_every_layer_as_the_larger_one(tmp_path: Path) -> None:
         assert to_float(rank[f"{stem}_scaling_factor"]) == np.float32(max(scales))
         assert to_float(rank[f"{stem}_rcp_scaling_factor"]) == np.float32(1) / np.float32(max(scales))
     assert not report.findings
+
+
+def test_a_scale_per_head_gives_the_layer_its_largest(tmp_path: Path) -> None:
+    heads = np.array([0.01, 0.08], dtype=np.float32).reshape(2, 1, 1)
+    source = fp8_source(tmp_path / "source", more={"model.layers.1.self_attn.k_scale": heads})
+    convert_to(source, tmp_path / "out", ConversionOptions(quantization="fp8", kv_cache_dtype="fp8"))
+    rank = read_ranks(tmp_path / "out")[0]
+    assert to_float(rank["transformer.layers.1.attention.kv_cache_scaling_factor"]) == np.float32(0.08)
+
+
+@pytest.mark.parametrize("spelling", ["input_scale", "act_scale"])
+def test_input_scales_are_carried_under_either_name(spelling: str, tmp_path: Path) -> None:
+    source = fp8_source(tmp_path / "source", inputs=spelling)
+    convert_to(source, tmp_path / "out", ConversionOptions(quantization="fp8", kv_cache_dtype="fp8"))
+    expected = _source_scalar(source, f"model.layers.2.mlp.down_proj.{spelling}")
+    rank = read_ranks(tmp_path / "out")[0]
+    assert to_float(rank["transformer.layers.2.mlp.proj.activation_scaling_factor"]) == expected
+
+
+HOMELESS = (
+    "self_attn.q_scale",
+    "self_attn.attn.q_scale",
+    "self_attn.q_proj.q_scale",
+    "self_attn.q_proj.output_scale",
+    "self_attn.prob_output_scale",
+    "self_attn.attn.prob_scale",
+    "self_attn.o_proj.output_scale",
+    "mlp.down_proj.output_scale",
+)
+
+
+@pytest.mark.parametrize("name", HOMELESS)
+def test_a_scale_that_tensorrt_llm_has_no_place_for_is_named(name: str, tmp_path: Path) -> None:
+    full = f"model.layers.1.{name}"
+    source = fp8_source(tmp_path / "source", more={full: np.float32(0.5).reshape(())})
+    report = convert_to(source, tmp_path / "out", ConversionOptions(quantization="fp8", kv_cache_dtype="fp8"))
+    assert [(finding.code, finding.where.rsplit(":", 1)[1]) for finding in report.findings] == [
+        ("CONV-SCALE-DROPPED", full)
+    ]
+    rank = read_ranks(tmp_path / "out")[0]
+    assert to_float(rank["transformer.layers.1.attention.kv_cache_scaling_factor"]) == np.float32(0.05)
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_kv_scales_of_an_unquantised_checkpoint_are_carried_or_named(spelling: str, tmp_path: Path) -> None:
+    source = fp8_source(tmp_path / "source", kv=spelling, skip="proj", inputs=None)
+    kept = convert_to(source, tmp_path / "kept", ConversionOptions(kv_cache_dtype="fp8"))
+    assert not kept.findings
+    rank = read_ranks(tmp_path / "kept")[0]
+    assert to_float(rank["transformer.layers.0.attention.kv_cache_scaling_factor"]) == np.float32(0.03)
+    left = convert_to(source, tmp_path / "left", ConversionOptions())
+    assert {finding.where.rsplit("self_attn.", 1)[1] for finding in left.findings} == set(SPELLINGS[spelling])
+
+
+def test_a_zero_point_is_fine_as_long_as_it_is_zero(tmp_path: Path) -> None:
+    name = "model.layers.1.mlp.up_proj.weight_zero_point"
+    source = fp8_source(tmp_path / "zero", more={name: np.zeros(1, np.float32)})
+    options = ConversionOptions(quantization="fp8", kv_cache_dtype="fp8")
+    assert not convert_to(source, tmp_path / "out", options).findings
+    source = fp8_source(tmp_path / "other", more={name: np.ones(1, np.float32)})
+    with pytest.raises(CheckpointError, match="asymmetric") as caught:
+        convert_to(source, tmp_path / "refused", options)
+    assert caught.value.code == "CKPT-QUANT" and not (tmp_path / "refused").exists()
 
 
 def test_scales_that_stay_behind_are_named_one_by_one(tmp_path: Path) -> None:
@@ -140,7 +227,7 @@ def test_layers_that_the_source_left_alone_stay_so_and_are_excluded(tmp_path: Pa
         ({}, {"quantization": "none"}, "CKPT-QUANT"),
         ({"per_channel": True}, {"quantization": "fp8"}, "CKPT-QUANT"),
         ({"skip": "layers.1.self_attn.k_proj"}, {"quantization": "fp8"}, "CKPT-QUANT"),
-        ({"inputs": False}, {"quantization": "fp8"}, "CONV-CALIBRATION"),
+        ({"inputs": None}, {"quantization": "fp8"}, "CONV-CALIBRATION"),
     ],
 )
 def test_what_cannot_be_carried_over_is_refused_before_any_output(

@@ -34,11 +34,16 @@ class ConversionPlan:
     scales: SourceScales | None = None
 
     @property
+    def homeless_scales(self) -> list[str]:
+        """Scale tensors of the source that no TensorRT-LLM checkpoint has a place for."""
+        return sorted(self.scales.names["other"]) if self.scales is not None else []
+
+    @property
     def dropped_scales(self) -> list[str]:
-        """Scale tensors of the source that no converted tensor takes."""
+        """Scale tensors of the source that no tensor converted with these options takes."""
         if self.scales is None:
             return []
-        kept = {"weight", "input"} if self.scales.weights else set()
+        kept = {"weight", "input", "other"} if self.scales.weights else {"other"}
         kept |= {"kv"} if self.options.kv_cache_dtype == "fp8" else set()
         return sorted(name for group, names in self.scales.names.items() if group not in kept for name in names)
 

@@ -67,6 +67,7 @@ def findings_of(plan: ConversionPlan, files: SourceFiles, source: Path) -> list[
     findings = [_about(name, source, *_NON_FINITE) for name in sorted(files.non_finite)]
     findings += [_about(name, source, *_OVERFLOW) for name in sorted(files.overflowed)]
     findings += [_about(name, source, *_DROPPED) for name in plan.dropped_scales]
+    findings += [_about(name, source, *_HOMELESS) for name in plan.homeless_scales]
     measured = plan.options.calibration is not None or plan.options.quantization in MODELOPT_QUANTIZATIONS
     no_kv_scales = plan.scales is None or not plan.scales.kv
     if plan.options.kv_cache_dtype == "fp8" and not measured and no_kv_scales:
@@ -90,6 +91,11 @@ _DROPPED = (
     "CONV-SCALE-DROPPED",
     "is a scale that the converted checkpoint does not use",
     "add --kv-cache fp8 to keep KV scales",
+)
+_HOMELESS = (
+    "CONV-SCALE-DROPPED",
+    "is a scale of something that TensorRT-LLM does not quantise",
+    "nothing to do: queries, probabilities and outputs stay in 16 bits there",
 )
 _CONSTANT = (
     "every KV scale is 1.0, which fits no model in particular",

@@ -1,7 +1,9 @@
 """SourceScales: the scale tensors that a quantised Hugging Face checkpoint keeps beside its weights. Converts nothing.
 
-Two writers are known: ModelOpt (scales below each projection, k_scale below k_proj) and compressed-tensors (k_scale
-beside the projections). Every scale is a multiplier: value = stored * scale.
+Every scale is a multiplier: value = stored * scale. Spellings of a layer's KV scales, below self_attn: k_scale and
+v_scale (compressed-tensors), attn.k_scale (vLLM's own), k_proj.k_scale and qkv_proj.k_scale (ModelOpt),
+k_proj.output_scale (older compressed-tensors), kv_scale for both (AutoFP8, which also says act_scale for input_scale).
+Scales of queries and probabilities have no place in a TensorRT-LLM checkpoint.
 """
 
 import re
@@ -18,8 +20,12 @@ from trtkit.conversion.casting import to_float32
 from trtkit.errors import CheckpointError
 
 FP8 = "float8_e4m3fn"
-_WEIGHT, _INPUT = ".weight_scale", ".input_scale"
-_KV = re.compile(r"\blayers\.(\d+)\.self_attn\.(?:[kv]_proj\.)?(?:[kv]_scale|kv_scale|output_scale)$")
+_WEIGHT = ".weight_scale"
+_KV = re.compile(
+    r"\blayers\.(\d+)\.self_attn\.(?:[kv]_proj\.output_scale|(?:(?:attn|[kv]_proj|qkv_proj)\.)?(?:kv|k|v)_scale)$"
+)
+_OTHER = re.compile(r"\blayers\.\d+\.self_attn\.(?:\w+\.)?(?:q_scale|prob_scale|prob_output_scale)$|\.output_scale$")
+_ZERO_POINT = "_zero_point"
 # Tensors of formats that are not carried over, and what to do instead.
 _FOREIGN = (".weight_packed", ".weight_scale_inv", ".weight_scale_2", ".qweight", ".scales", ".absmax")
 
@@ -36,7 +42,8 @@ class ReadsTensors(Protocol):
 class SourceScales:
     """Scales by what they belong to. weights, inputs: module -> values ([1], or [outputs] per channel).
 
-    kv: layer -> the larger of its scales. names: every scale tensor by group, for saying which are left behind.
+    kv: layer -> the largest of its scales. names: every scale tensor by group ("weight", "input", "kv", "other"), for
+    saying which are left behind.
     """
 
     weights: Mapping[str, NDArray[np.float32]]
@@ -51,9 +58,20 @@ class SourceScales:
 
 
 def is_scale(name: str, weights: Mapping[str, StoredTensor]) -> bool:
-    """Whether a tensor is the scale of something else in the checkpoint."""
-    module = name.rsplit(".", 1)[0]
-    return bool(_KV.search(name)) or (name.endswith((_WEIGHT, _INPUT)) and f"{module}.weight" in weights)
+    """Whether a tensor is the scale, or zero point, of something else in the checkpoint."""
+    return _group_of(name, weights) is not None
+
+
+def _group_of(name: str, weights: Mapping[str, StoredTensor]) -> str | None:
+    """The group of a scale: "weight", "input", "kv", "other" or "zero point"; None for what is none."""
+    if _KV.search(name):
+        return "kv"
+    if _OTHER.search(name):
+        return "other"
+    module, _, end = name.rpartition(".")
+    if f"{module}.weight" in weights and end in ("weight_scale", "input_scale", "act_scale"):
+        return "weight" if end == "weight_scale" else "input"
+    return "zero point" if end.endswith(_ZERO_POINT) else None
 
 
 def refuse_foreign_formats(weights: Mapping[str, StoredTensor]) -> None:
@@ -69,23 +87,38 @@ def refuse_foreign_formats(weights: Mapping[str, StoredTensor]) -> None:
 
 
 def read_scales(weights: Mapping[str, StoredTensor], reader: ReadsTensors) -> SourceScales:
-    """Collect the scales. Raises CheckpointError CKPT-SCALE for one that is not finite and positive."""
-    found = [name for name in weights if is_scale(name, weights)]
-    values = {name: _values(name, weights[name], reader) for name in found}
-    of_weights = tuple(name for name in found if name.endswith(_WEIGHT))
-    of_inputs = tuple(name for name in found if name.endswith(_INPUT))
-    of_kv = tuple(name for name in found if _KV.search(name))
+    """Collect the scales. Raises CheckpointError CKPT-SCALE for one that is not finite and positive, CKPT-QUANT for a
+    zero point other than zero."""
+    names: dict[str, list[str]] = {"weight": [], "input": [], "kv": [], "other": [], "zero point": []}
+    for name in weights:
+        group = _group_of(name, weights)
+        if group is not None:
+            names[group].append(name)
+    for name in names.pop("zero point"):
+        _refuse_zero_point(name, weights[name], reader)
+    values = {name: _values(name, weights[name], reader) for group in names.values() for name in group}
     kv: dict[int, float] = {}
-    for name in of_kv:
+    for name in names["kv"]:
         match = _KV.search(name)
         assert match is not None
         kv[int(match[1])] = max(kv.get(int(match[1]), 0.0), float(values[name].max()))
     return SourceScales(
-        weights={name.removesuffix(_WEIGHT): values[name] for name in of_weights},
-        inputs={name.removesuffix(_INPUT): float(values[name].max()) for name in of_inputs},
+        weights={name.removesuffix(_WEIGHT): values[name] for name in names["weight"]},
+        inputs={name.rpartition(".")[0]: float(values[name].max()) for name in names["input"]},
         kv=kv,
-        names={"weight": of_weights, "input": of_inputs, "kv": of_kv},
+        names={group: tuple(found) for group, found in names.items()},
     )
+
+
+def _refuse_zero_point(name: str, tensor: StoredTensor, reader: ReadsTensors) -> None:
+    """Symmetric formats may write zero points that are zero; FP8 in TensorRT-LLM has no other."""
+    if reader.array(name).any():
+        raise CheckpointError(
+            f"{name} is not zero: asymmetric quantisation is not carried over",
+            "quantise the checkpoint symmetrically, or convert the unquantised one",
+            code="CKPT-QUANT",
+            where=str(tensor.file),
+        )
 
 
 def _values(name: str, tensor: StoredTensor, reader: ReadsTensors) -> NDArray[np.float32]:

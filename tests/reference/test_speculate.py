@@ -233,3 +233,20 @@ def test_scores_come_with_the_tokens_of_every_step(make_engine: MakeEngine, make
     raw = verified.generation_logits
     own = raw - np.log(np.exp(raw - raw.max(1, keepdims=True)).sum(1, keepdims=True)) - raw.max(1, keepdims=True)
     np.testing.assert_allclose(verified.log_probs, own[np.arange(8), expected], atol=1e-5)
+
+
+def test_several_return_sequences_differ_and_the_first_is_the_request_itself(
+    make_engine: MakeEngine, make_prompt: MakePrompt
+) -> None:
+    request = GenerationRequest("a", make_prompt(30), 12, SamplingParams(top_k=0, seed=3))
+    sequences = request.sequences(4)
+    engine = make_engine()
+    for each in sequences:
+        engine.submit(each)
+    answers: dict[str, tuple[int, ...]] = {}
+    while engine.has_work:
+        for output in engine.step():
+            answers[output.request_id] = answers.get(output.request_id, ()) + output.token_ids
+    assert answers["a"] == plain(make_engine(), request)
+    assert len(set(answers.values())) == 4
+    assert [answers[each.request_id] for each in sequences] == [plain(make_engine(), each) for each in sequences]

@@ -17,7 +17,7 @@ class Limits:
 
 
 def check_request(request: GenerationRequest, limits: Limits) -> None:
-    """Raise RequestError: REQ-EMPTY, REQ-VOCAB, REQ-LENGTH, REQ-TOKENS, REQ-SAMPLING, REQ-WORDS or REQ-ARRAY."""
+    """Raise RequestError REQ-EMPTY, -VOCAB, -LENGTH, -TOKENS, -SAMPLING, -BEAM, -WORDS or -ARRAY."""
     if not request.prompt_ids:
         raise RequestError("the prompt is empty", "send at least one token", code="REQ-EMPTY")
     _check_ids("prompt", request.prompt_ids, limits.vocab_size)
@@ -32,6 +32,8 @@ def check_request(request: GenerationRequest, limits: Limits) -> None:
         )
     _check_length(request, limits.max_seq_len)
     request.sampling.check()
+    if request.beam is not None:
+        raise RequestError("this engine takes one sequence at a time", "use BeamEngine for beams", code="REQ-BEAM")
     for name, words in (("stop", request.stop_words), ("bad", request.bad_words)):
         _check_words(name, words, limits.vocab_size)
     _check_arrays(request, limits.vocab_size)

@@ -1,17 +1,59 @@
 """What a caller asks of the engine and what comes back step by step. Knows no tensors, no scheduling."""
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trtkit.acceptance import Acceptance
-from trtkit.errors import TrtkitError
+from trtkit.errors import RequestError, TrtkitError
+from trtkit.reference.sampling.noise import derived_seed
 from trtkit.reference.sampling.params import SamplingParams
 
 FinishReason = Literal["length", "end_id", "stop_words", "cancelled", "error"]
 FloatArray = NDArray[np.floating[Any]]
+
+
+MAX_BEAM_WIDTH = 4
+
+
+@dataclass(frozen=True)
+class BeamRules:
+    """Beam search instead of sampling: top-k, top-p and min-p have no say, what changes the logits does.
+
+    A finished beam is ranked by the sum of its log probabilities over its length to the power of length_penalty.
+    early_stopping ends the search as soon as `width` beams are finished.
+    """
+
+    width: int
+    length_penalty: float = 1.0
+    early_stopping: bool = False
+
+    def check(self) -> None:
+        """Raise RequestError REQ-BEAM."""
+        if not 2 <= self.width <= MAX_BEAM_WIDTH or not math.isfinite(self.length_penalty):
+            raise RequestError(
+                f"a beam search of width {self.width} with length penalty {self.length_penalty}",
+                f"ask for 2 to {MAX_BEAM_WIDTH} beams and a finite penalty",
+                code="REQ-BEAM",
+            )
+
+
+@dataclass(frozen=True)
+class Beam:
+    """One sequence of a beam search: its answer, and the sum of its log probabilities; score once it is finished."""
+
+    token_ids: tuple[int, ...]
+    cum_log_prob: float
+    log_probs: tuple[float, ...]
+    score: float = 0.0
+    logits: tuple[FloatArray, ...] = field(default=(), compare=False)
+
+    def scored(self, length_weight: float) -> "Beam":
+        """The same beam, finished."""
+        return replace(self, score=self.cum_log_prob / length_weight)
 
 
 @dataclass(frozen=True)
@@ -58,6 +100,19 @@ class GenerationRequest:
     stop_words: tuple[tuple[int, ...], ...] = ()
     bad_words: tuple[tuple[int, ...], ...] = ()
     returns: Returns = field(default_factory=Returns)
+    beam: BeamRules | None = None
+
+    def sequences(self, count: int) -> tuple["GenerationRequest", ...]:
+        """The requests of several return sequences, each with a seed of its own; the first is this very request."""
+        others = (
+            replace(
+                self,
+                request_id=f"{self.request_id}-{index}",
+                sampling=replace(self.sampling, seed=derived_seed(self.sampling.seed, index)),
+            )
+            for index in range(1, count)
+        )
+        return (self, *others)
 
 
 @dataclass(frozen=True)
@@ -72,6 +127,7 @@ class StepOutput:
         log_probs          one for each token
         generation_logits  [tokens, V] float32
         context_logits     [prompt tokens of this step, V] float32
+        beams              the finished ones, best first, where the request asked for them
     """
 
     request_id: str
@@ -85,3 +141,4 @@ class StepOutput:
     log_probs: tuple[float, ...] = ()
     generation_logits: FloatArray | None = field(default=None, compare=False)
     context_logits: FloatArray | None = field(default=None, compare=False)
+    beams: tuple[Beam, ...] = ()

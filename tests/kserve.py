@@ -37,11 +37,11 @@ class KServeStream:
             model, inputs, request_id=request_id, enable_empty_final_response=True, parameters=parameters
         )
 
-    def responses(self) -> Iterator[dict[str, Any]]:
+    def responses(self, wait_s: float = WAIT_S) -> Iterator[dict[str, Any]]:
         """Outputs of each response until the final one. Raises what Triton answered."""
         final = False
         while not final:
-            result, error = self._arrived.get(timeout=WAIT_S)
+            result, error = self._arrived.get(timeout=wait_s)
             if error is not None:
                 raise error
             response = result.get_response()

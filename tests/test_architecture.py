@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "serving": {"errors", "acceptance", "draft_length"},
     "standin": {"errors", "acceptance", "serving", "reference", "engines"},
     "repository": {"errors", "artifacts", "config", "engines", "serving", "findings"},
-    "server": {"errors", "progress", "artifacts", "builds", "config", "repository", "serving"},
+    "server": {"errors", "progress", "artifacts", "builds", "config", "repository", "serving", "engines", "launch"},
     "client": {"errors", "acceptance", "serving"},
     "planning": {"errors", "config", "checkpoints", "findings", "engines"},
     "checking": {

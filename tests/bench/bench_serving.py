@@ -21,7 +21,6 @@ from trtkit.client.completion import collect
 from trtkit.client.request import GenerateRequest
 from trtkit.client.triton_client import TritonClient
 from trtkit.engines.inspect import read_engine
-from trtkit.reference.draft_target import propose, verify
 from trtkit.reference.engine import Engine
 from trtkit.reference.request import GenerationRequest
 from trtkit.server.launch import ServerOptions
@@ -60,6 +59,25 @@ def load_engine(build: Path, role: str, num_threads: int) -> Engine:
     return Engine.load(info.checkpoint, max_batch_size=1, max_seq_len=1024, num_threads=num_threads)
 
 
+def proposed(draft: Engine, request: GenerationRequest, draft_len: int) -> tuple[int, ...]:
+    """What the draft would say next; one token of the answer is left to the target."""
+    wanted = min(draft_len, request.max_new_tokens - 1)
+    outputs = draft.generate(replace(request, max_new_tokens=wanted)) if wanted else []
+    return tuple(token for output in outputs for token in output.token_ids)
+
+
+def verified(target: Engine, request: GenerationRequest, draft_ids: tuple[int, ...]) -> tuple[int, ...]:
+    """The step that verifies the draft, and none after it, as in a server."""
+    target.submit(replace(request, draft_ids=draft_ids, max_new_tokens=len(draft_ids) + 1))
+    tokens: tuple[int, ...] = ()
+    while not tokens:
+        tokens = tuple(token for output in target.step() for token in output.token_ids)
+    target.cancel(request.request_id)
+    while target.has_work:
+        target.step()
+    return tokens
+
+
 def measure_direct(target: Engine, draft: Engine, tokenizer: TextTokenizer, draft_len: int) -> Measure:
     """The draft-target loop on two engines of this process: nothing between the rounds."""
 
@@ -71,7 +89,7 @@ def measure_direct(target: Engine, draft: Engine, tokenizer: TextTokenizer, draf
         first_s = 0.0
         while len(tokens) < NUM_TOKENS:
             rest = replace(whole, prompt_ids=prompt + tuple(tokens), max_new_tokens=NUM_TOKENS - len(tokens))
-            tokens += verify(target, rest, propose(draft, rest, draft_len, target.vocab_size))[0]
+            tokens += verified(target, rest, proposed(draft, rest, draft_len))
             first_s = first_s or time.perf_counter()
         return Timing(tuple(tokens), (first_s - start) * 1e3, (time.perf_counter() - start) * 1e3)
 

@@ -10,3 +10,8 @@ def cache_directory() -> Path:
     if explicit:
         return Path(explicit)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trtkit"
+
+
+def program_environment() -> dict[str, str]:
+    """The environment of a program that trtkit starts for the user, such as docker: the user's own."""
+    return dict(os.environ)

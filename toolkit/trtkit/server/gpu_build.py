@@ -20,8 +20,8 @@ def refuse_gpu_build(build: Path) -> None:
     if backend != _REFERENCE:
         raise MissingToolError(
             f"{build} is for backend {backend}, which runs in NVIDIA's Triton with TensorRT-LLM, not in trtkit's own",
-            f"start it with `sh {build / _START_SCRIPT}` (serve-container.sh beside it does so in the image), and name "
-            "the server as grpc://host:port; or build with --backend reference to serve on this machine",
+            f"serve it with --container, or start it with `sh {build / _START_SCRIPT}` and name the server as "
+            "grpc://host:port; or build with --backend reference to serve on this machine",
             code="SERVE-BACKEND",
             where=str(build / MANIFEST),
         )

@@ -108,11 +108,15 @@ class TritonServer:
             self._watcher.join()
             self._watcher = None
 
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Block while the server is kept alive, at most `timeout_s`. Raises ServerError when it cannot be any more."""
-        self._stopping.wait(timeout_s)
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Block while the server is kept alive, at most `timeout_s`; true when it was stopped.
+
+        Raises ServerError when it cannot be kept alive any more.
+        """
+        has_ended = self._stopping.wait(timeout_s)
         if self._fatal is not None:
             raise self._fatal
+        return has_ended
 
     def _refuse_second_server(self) -> None:
         running = find_running(self.folders.state)

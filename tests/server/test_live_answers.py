@@ -115,6 +115,19 @@ def test_a_client_of_nvidias_repository_gets_prompt_and_answer_in_one_text(
             assert response["text_output"][0][0].decode() == "hello" + ask(client, "hello").text
 
 
+@pytest.mark.parametrize("num_draft_tokens", [0, 4])
+def test_a_minimum_length_longer_than_a_draft_is_honoured(server: TritonServer, num_draft_tokens: int) -> None:
+    request = {"text_input": ("BYTES", [[b"hello"]]), "max_tokens": ("INT32", [[NUM_TOKENS]])}
+    with kserve_stream(server.endpoints.grpc) as stream:
+        [response] = stream.ask(
+            "tensorrt_llm_bls",
+            min_tokens=("INT32", [[NUM_TOKENS]]),
+            num_draft_tokens=("INT32", [[num_draft_tokens]]),
+            **request,
+        )
+    assert response["num_output_tokens"] == [[NUM_TOKENS]]
+
+
 @pytest.mark.parametrize("model", ["tensorrt_llm_bls", "ensemble"])
 def test_a_batch_of_prompts_is_answered_row_by_row(client: TritonClient, server: TritonServer, model: str) -> None:
     texts: dict[int, str] = dict.fromkeys(range(len(PROMPTS)), "")

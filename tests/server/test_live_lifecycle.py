@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_build import copy_build
+from tiny_build import copy_build, tiny_build, tiny_config
 from trtkit.client.request import GenerateRequest
 from trtkit.client.triton_client import TritonClient
 from trtkit.errors import InputError, ServerError
@@ -72,13 +72,16 @@ def test_a_stopped_server_leaves_no_process_no_shared_memory_and_the_build_as_it
 
 @pytest.mark.parametrize("victim", ["tensorrt_llm", "tensorrt_llm_bls"])
 def test_a_models_process_that_dies_is_noticed_its_streams_end_and_the_server_comes_back(
-    own_build: Path, victim: str
+    tmp_path: Path, victim: str
 ) -> None:
     events: list[tuple[float, str]] = []
-    server = TritonServer(own_build, options=OPTIONS, on_event=lambda text: events.append((time.monotonic(), text)))
+    # A rolling window, so that the answer has no end before the process dies.
+    sinks = {"sink_tokens": 4, "window_tokens": 60, "evict_tokens": 16}
+    endless = tiny_build(tmp_path, tiny_config(attention_sinks=sinks))
+    server = TritonServer(endless, options=OPTIONS, on_event=lambda text: events.append((time.monotonic(), text)))
     with server, TritonClient(server.endpoints.grpc) as client:
         before = tokens(client)
-        answer = iter(client.generate(GenerateRequest("hello", 150, num_draft_tokens=0)))
+        answer = iter(client.generate(GenerateRequest("hello", 1_000_000, num_draft_tokens=0)))
         next(answer)
         [pid] = [stub.pid for stub in stubs_of(server.shm_prefix) if stub.model == victim]
         killed_at = time.monotonic()

@@ -151,10 +151,13 @@ def test_a_failing_model_ends_the_run_with_its_error() -> None:
 
 
 def test_the_minimum_length_counts_what_was_generated_already() -> None:
-    target = ScriptedLlm(counting)
+    target, draft = ScriptedLlm(counting), ScriptedLlm(counting)
     generation = Generation("r", (1,), 12, min_new_tokens=7)
-    list(DraftTargetRun(generation, target, ScriptedLlm(counting), FixedDraftLength(4)).steps())
-    assert [call.min_new_tokens for call in target.calls] == [7, 2, 0]
+    list(DraftTargetRun(generation, target, draft, FixedDraftLength(4)).steps())
+    assert [call.min_new_tokens for call in target.calls] == [5, 2, 0]
+    assert [call.min_new_tokens for call in draft.calls] == [4, 2, 0]
+    for call in (*target.calls, *draft.calls):
+        assert call.min_new_tokens <= call.max_new_tokens, "a model refuses such a call"
 
 
 def test_every_call_has_its_own_id_so_that_stop_reaches_the_right_one() -> None:

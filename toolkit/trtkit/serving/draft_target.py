@@ -167,7 +167,8 @@ class DraftTargetRun:
             prompt_ids=self._context.make_room(max_new_tokens),
             max_new_tokens=max_new_tokens,
             draft_ids=draft_ids,
-            min_new_tokens=max(0, generation.min_new_tokens - len(self.token_ids)),
+            # A call's minimum may not exceed its maximum, which is small for a draft.
+            min_new_tokens=min(max_new_tokens, max(0, generation.min_new_tokens - len(self.token_ids))),
             streaming=streaming,
             sampling=generation.sampling,
             num_evicted_tokens=self._context.num_evicted_tokens,

@@ -61,7 +61,7 @@ def record(output: Output, build: Path, dtype: Dtype, device: str, **choice: Any
 
 
 @command.command()
-@click.argument("target", metavar="BUILD|grpc://HOST:PORT")
+@click.argument("target", metavar="BUILD|grpc://HOST:PORT|http://HOST:PORT/v1")
 @_prompt_options
 @click.option("--record", type=_FILE, help="A record made earlier; needed for a URL.")
 @click.option("--draft-len", "draft_lens", type=click.IntRange(min=0), multiple=True, help="0 is off; repeatable.")
@@ -69,6 +69,11 @@ def record(output: Output, build: Path, dtype: Dtype, device: str, **choice: Any
 @click.option("--in-process", is_flag=True, help="Execute BUILD's checkpoints here, without a server.")
 @click.option("--replay/--no-replay", default=True, help="Follow answers past a near-tie to their end (default).")
 @click.option("--min-identical", type=click.FloatRange(0, 1), default=0.0, help="Share of prompts; exit code 1 below.")
+@click.option(
+    "--tokenizer",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Reads the text of a server without token ids; default: the build's.",
+)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="For the reports; default BUILD/parity.")
 @with_output
 def check(output: Output, target: str, min_identical: float, **options: Any) -> None:
@@ -76,7 +81,8 @@ def check(output: Output, target: str, min_identical: float, **options: Any) -> 
 
     Each prompt is sent with speculation off and on: cold, repeated, and together with others; one prompt of each group
     also unstreamed and after a cancelled request. A difference that the rounding of the deployment's dtype explains is
-    a near-tie. Exits with 1 when an answer is different.
+    a near-tie. Exits with 1 when an answer is different. NVIDIA's llmapi model and OpenAI-compatible servers choose
+    their own draft length; where they send no token ids, answers are compared as text.
     """
     choice = PromptChoice(*(options.pop(key) for key in ("prompts", "limit", "max_new_tokens")))
     repeat = shlex.join(["trtkit", *sys.argv[1:]])

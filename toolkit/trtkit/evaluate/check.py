@@ -5,9 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
+from trtkit.errors import InputError
 from trtkit.evaluate.endpoint import Endpoint, EndpointRequest, Generation
 from trtkit.evaluate.parity import Comparison, Referee, Verdict, worst
 from trtkit.evaluate.record import RecordedAnswer
+from trtkit.evaluate.text_answers import Decode, with_token_ids
 from trtkit.progress import OnProgress, Progress, silent
 
 Condition = Literal["cold", "repeated", "whole", "after-cancel", "concurrent"]
@@ -109,12 +111,16 @@ def plan_requests(
 
 @dataclass(frozen=True)
 class CheckRun:
-    """One check of one endpoint: at most max_new_tokens per answer, up to `concurrency` requests at once."""
+    """One check of one endpoint: at most max_new_tokens per answer, up to `concurrency` requests at once.
+
+    decode is the oracle's tokenizer, for endpoints that answer with text alone.
+    """
 
     endpoint: Endpoint
     referee: Referee
     max_new_tokens: int
     concurrency: int = 1
+    decode: Decode | None = None
 
     def run(self, requests: Sequence[PlannedRequest], on_progress: OnProgress = silent) -> CheckResult:
         """Send the requests and judge every answer, the concurrent ones last.
@@ -139,6 +145,17 @@ class CheckRun:
             )
             self.endpoint.generate(given_up)
         request = EndpointRequest(answer.text, self.max_new_tokens, draft_len, stream=planned.condition != "whole")
-        got = self.endpoint.generate(request)
+        got = self._with_ids(answer, self.endpoint.generate(request))
         comparison = self.referee.compare(answer, got, self.max_new_tokens)
         return CheckedCase(answer.name, answer.group, draft_len, planned.condition, comparison, got)
+
+    def _with_ids(self, answer: RecordedAnswer, got: Generation) -> Generation:
+        if got.text is None:
+            return got
+        if self.decode is None:
+            raise InputError(
+                "the server sends no token ids, and nothing says how to read its text",
+                "give the folder of the checkpoint's tokenizer with --tokenizer",
+                code="PARITY-TEXT",
+            )
+        return with_token_ids(answer, got, self.decode, self.max_new_tokens)

@@ -2,53 +2,92 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trtkit.builds import Build, open_build
+from trtkit.client.llmapi_client import MODEL as LLMAPI
+from trtkit.client.openai_client import OpenAiClient
 from trtkit.errors import InputError
 from trtkit.evaluate.endpoint import Endpoint
+from trtkit.evaluate.foreign_endpoints import LlmApiEndpoint, OpenAiEndpoint
 from trtkit.evaluate.triton_endpoint import TritonEndpoint
 from trtkit.progress import OnProgress, silent
 from trtkit.server.launch import ServerFolders
 from trtkit.server.state import find_running
 from trtkit.server.triton_server import TritonServer
+from trtkit.serving.contract import BLS
+from trtkit.serving.kserve import Connection
 
 _SCHEME = "grpc://"
+_TIMEOUT_S = 10.0
+_FORMS = "write grpc://host:port for Triton, or http://host:port/v1 for an OpenAI-compatible server"
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is checked or measured: a finished build, or the address (host:port) of a server somebody else runs."""
+    """What is checked or measured: a finished build, or a server somebody else runs: a Triton at an address
+    (host:port), or an OpenAI-compatible one at a URL. has_llmapi: that Triton has NVIDIA's llmapi model, not ours."""
 
     name: str
     build: Build | None = None
     address: str | None = None
+    openai_url: str | None = None
+    has_llmapi: bool = False
+
+    @property
+    def is_foreign(self) -> bool:
+        """Served by something that trtkit did not render: it chooses its own draft length."""
+        return self.has_llmapi or self.openai_url is not None
 
 
 def parse_target(text: str) -> Target:
-    """Read BUILD or grpc://host:port. Raises InputError for anything else."""
+    """Read BUILD, grpc://host:port or http(s)://host[:port]/v1. Raises InputError for anything else."""
     if text.startswith(_SCHEME):
         host, colon, port = text.removeprefix(_SCHEME).rpartition(":")
         if not (colon and host and port.isdigit()):
-            raise InputError(f"{text} is no address", "write grpc://host:port", code="URL")
+            raise InputError(f"{text} is no address", _FORMS, code="URL")
         return Target(text, address=f"{host}:{port}")
+    if text.startswith(("http://", "https://")) and text.rstrip("/").endswith("/v1"):
+        return Target(text, openai_url=text)
     if "://" in text:
-        raise InputError(f"{text} has a scheme that is not served", "write grpc://host:port", code="URL")
+        raise InputError(f"{text} is no URL that can be asked", _FORMS, code="URL")
     return Target(text, build=open_build(Path(text)))
 
 
 def refuse_drafts_without_draft(target: Target, draft_lens: Sequence[int]) -> None:
-    """Raise InputError when drafts are asked for of a build that has no draft model."""
+    """Raise InputError when drafts are asked for of a build without a draft, or of a server that cannot be told."""
+    if draft_lens and target.is_foreign:
+        raise InputError(f"{target.name} chooses its own draft length", "leave --draft-len out", code="NO-DRAFT")
     if any(draft_lens) and target.build is not None and target.build.config.draft is None:
         raise InputError(f"{target.name} has no draft", "leave --draft-len out, or build with a draft", code="NO-DRAFT")
 
 
 @contextmanager
 def open_endpoint(target: Target, clock_ns: Callable[[], int], on_progress: OnProgress = silent) -> Iterator[Endpoint]:
-    """The endpoint of a target, ready to answer; see open_address."""
-    with open_address(target, on_progress) as address, TritonEndpoint(address, clock_ns) as endpoint:
-        yield endpoint
+    """The endpoint of a target, ready to answer; see open_address. Raises ServerError when its model is not there."""
+    if target.openai_url is not None:
+        yield OpenAiEndpoint(OpenAiClient(target.openai_url), clock_ns)
+        return
+    with open_address(target, on_progress) as address:
+        if target.has_llmapi:
+            with LlmApiEndpoint(address, clock_ns) as foreign:
+                yield foreign
+            return
+        with TritonEndpoint(address, clock_ns) as endpoint:
+            yield endpoint
+
+
+def identified(target: Target) -> Target:
+    """The target with what its server says it is. Raises ServerError when nobody answers."""
+    if target.address is None:
+        return target
+    connection = Connection(target.address)
+    try:
+        ours = connection.is_ready(BLS, _TIMEOUT_S)
+        return replace(target, has_llmapi=not ours and connection.is_ready(LLMAPI, _TIMEOUT_S))
+    finally:
+        connection.close()
 
 
 @contextmanager
@@ -57,6 +96,8 @@ def open_address(target: Target, on_progress: OnProgress = silent) -> Iterator[s
 
     A server that was started here is stopped at the end. Raises ServerError and MissingToolError as the server does.
     """
+    if target.openai_url is not None:
+        raise InputError(f"{target.name} is no Triton server", "write grpc://host:port", code="URL")
     if target.address is not None:
         yield target.address
         return

@@ -35,7 +35,7 @@ class Generation:
     """A whole answer; each count is None where the deployment does not report it.
 
     num_passes counts the target's passes, num_prompt_tokens what the deployment made of the text, num_reused_blocks
-    the blocks of the KV cache that it found filled.
+    the blocks of the KV cache that it found filled. text is the answer of a deployment that tells no token ids.
     """
 
     token_ids: tuple[int, ...]
@@ -46,6 +46,7 @@ class Generation:
     num_passes: int | None = None
     num_prompt_tokens: int | None = None
     num_reused_blocks: int | None = None
+    text: str | None = None
 
 
 @dataclass(frozen=True)

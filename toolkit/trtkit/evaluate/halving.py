@@ -86,7 +86,7 @@ class Halving:
         arm, plain = self.arms[draft_len], self.arms[OFF]
         num_rungs = len(arm.busy_ns)
         speedup = arm.tokens_per_s() / plain.tokens_per_s(num_rungs)
-        return ArmResult(draft_len, num_rungs, speedup, speedup_interval(_per_request(arm), _per_request(plain)))
+        return ArmResult(draft_len, num_rungs, speedup, _interval(arm, plain, speedup))
 
     @property
     def results(self) -> list[ArmResult]:
@@ -101,6 +101,19 @@ class Halving:
         furthest = max(result.num_rungs for result in self.results)
         best = max((r for r in self.results if r.num_rungs == furthest), key=lambda result: result.speedup)
         return best.draft_len if best.speedup >= WORTHWHILE else OFF
+
+
+def _interval(arm: Arm, plain: Arm, speedup: float) -> Interval:
+    """The interval of the quotient of tokens per second under way, scaled to the speed-up that was measured: the idle
+    end of a closed loop belongs to the load and not to chance."""
+    one, other = _per_request(arm), _per_request(plain)
+    count = len(one[0])
+    sums = [sum(part[:count]) for part in (*one, *other)]
+    if not all(sums):
+        return speedup, speedup
+    scale = speedup / (sums[0] / sums[1] / (sums[2] / sums[3]))
+    low, high = speedup_interval(one, other)
+    return low * scale, high * scale
 
 
 def _per_request(arm: Arm) -> tuple[list[float], list[float]]:

@@ -13,7 +13,7 @@ from trtkit.artifacts import disk_error, write_text
 from trtkit.builds import Build
 from trtkit.errors import DifferenceError, InputError
 from trtkit.evaluate.check import CheckResult, CheckRun, plan_requests
-from trtkit.evaluate.deployment import Target, open_endpoint, refuse_drafts_without_draft
+from trtkit.evaluate.deployment import Target, identified, open_endpoint, refuse_drafts_without_draft
 from trtkit.evaluate.endpoint import Endpoint
 from trtkit.evaluate.libraries import require_oracle_libraries
 from trtkit.evaluate.parity import Referee
@@ -24,8 +24,10 @@ from trtkit.evaluate.reports.markdown import parity_markdown, parity_summary
 from trtkit.evaluate.reports.parity_document import ParityContext, parity_document
 from trtkit.evaluate.reports.parity_html import parity_html
 from trtkit.evaluate.sources import unchanged_source
+from trtkit.evaluate.text_answers import Decode
 from trtkit.evaluate.tolerance import Dtype, NumericProfile, loses_bits
 from trtkit.progress import OnProgress, silent
+from trtkit.serving.text import TextTokenizer
 
 _UNKNOWN_BATCH_SIZE = 4
 
@@ -35,7 +37,8 @@ class CheckOptions:
     """record: a record made earlier, instead of BUILD/parity/record.json. draft_lens: empty takes 0 and the build's.
     dtype: what a deployment computes in whose build is not at hand. in_process: execute the build's checkpoints here
     instead of asking a server. replay: follow answers past a near-tie, which takes the original checkpoint and is
-    left out for a record made elsewhere. out: empty takes BUILD/parity. command: how to repeat this check."""
+    left out for a record made elsewhere. tokenizer: the folder that reads the text of a server without token ids; None
+    takes the build's, or the one beside the record. out: empty takes BUILD/parity. command: how to repeat it."""
 
     choice: PromptChoice
     record: Path | None = None
@@ -43,6 +46,7 @@ class CheckOptions:
     dtype: Dtype = "bfloat16"
     in_process: bool = False
     replay: bool = True
+    tokenizer: Path | None = None
     out: Path | None = None
     command: str = "trtkit parity check"
 
@@ -59,12 +63,14 @@ def check_parity(
     Raises InputError when no usable record can be had, ServerError when the deployment fails; a difference is not an
     error here (see refuse_difference).
     """
+    target = identified(target)
     expected = _expectation(target, options, on_progress)
     header = expected.record.header
     referee = Referee(header, _profile(target, options, expected.record))
     requests = list(plan_requests(expected.answers, _draft_lens(target, options), served=not options.in_process))
     with _endpoint(target, options, header.end_ids, clock_ns, on_progress) as endpoint:
-        run = CheckRun(endpoint, referee, expected.max_new_tokens, _concurrency(target))
+        decode = _decoder(target, options)
+        run = CheckRun(endpoint, referee, expected.max_new_tokens, _concurrency(target), decode)
         result = run.run(requests, on_progress)
     if target.build is not None and options.replay and options.record is None and result.count("near-tie"):
         result = _follow(result, expected, target.build, referee, on_progress)
@@ -151,6 +157,21 @@ def _endpoint(
     yield ReferenceEndpoint(load_models(target.build, end_ids), clock_ns)
 
 
+def _decoder(target: Target, options: CheckOptions) -> Decode | None:
+    """The text of token ids as the oracle's tokenizer has it, where one is at hand."""
+    folder = options.tokenizer
+    if folder is None and target.build is not None:
+        folder = target.build.tokenizer
+    if folder is None and options.record is not None:
+        folder = options.record.resolve().parents[1] / "tokenizer"
+        if not folder.is_dir():
+            return None
+    if folder is None:
+        return None
+    tokenizer = TextTokenizer.load(folder)
+    return lambda token_ids: tokenizer.decode(token_ids, skip_special_tokens=True)
+
+
 def _out(target: Target, options: CheckOptions) -> Path:
     if options.out is not None:
         return options.out
@@ -192,6 +213,8 @@ def _draft_lens(target: Target, options: CheckOptions) -> tuple[int | None, ...]
     if options.draft_lens:
         refuse_drafts_without_draft(target, options.draft_lens)
         return tuple(dict.fromkeys(options.draft_lens))
+    if target.is_foreign:
+        return (None,)
     if target.build is None:
         return (0, None)
     return tuple(dict.fromkeys((0, target.build.config.max_draft_len)))

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 from xml.etree import ElementTree
 
+from trtkit.evaluate.text_answers import UNKNOWN
+
 
 def parity_junit(document: Mapping[str, Any]) -> str:
     """The XML text. A case of verdict different is a failure; a prompt that was left out is a skipped case."""
@@ -51,7 +53,9 @@ def _explain_divergence(divergence: Mapping[str, Any]) -> str:
         what = "goes on" if divergence["oracle_token"] is None else "stops"
         return f"at token {divergence['position']} the deployment {what} where the oracle does not"
     relation = "at least " if divergence["margin_is_bound"] else ""
+    deployed = divergence["deployed_token"]
+    said = "text that none of the oracle's next tokens has" if deployed == UNKNOWN else deployed
     return (
         f"at token {divergence['position']} the oracle says {divergence['oracle_token']} and the deployment "
-        f"{divergence['deployed_token']}: margin {relation}{margin:.4g}, tolerance {divergence['tolerance']:.4g}"
+        f"{said}: margin {relation}{margin:.4g}, tolerance {divergence['tolerance']:.4g}"
     )

@@ -71,6 +71,7 @@ def _case(case: CheckedCase) -> dict[str, Any]:
     return {
         "draft_len": case.draft_len,
         "condition": case.condition,
+        "compared": "ids" if got.text is None else "text",
         "verdict": case.comparison.verdict,
         "num_tokens": len(got.token_ids),
         "num_agreeing_tokens": case.comparison.num_agreeing_tokens,

@@ -63,8 +63,8 @@ def check_parity(
     Raises InputError when no usable record can be had, ServerError when the deployment fails; a difference is not an
     error here (see refuse_difference).
     """
-    target = identified(target)
     expected = _expectation(target, options, on_progress)
+    target = identified(target)
     header = expected.record.header
     referee = Referee(header, _profile(target, options, expected.record))
     requests = list(plan_requests(expected.answers, _draft_lens(target, options), served=not options.in_process))

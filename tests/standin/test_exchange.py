@@ -3,10 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 from trtkit.acceptance import Acceptance
 from trtkit.errors import RequestError, TrtkitError
-from trtkit.reference.request import FinishReason, GenerationRequest, StepOutput
+from trtkit.reference.request import Beam, BeamRules, FinishReason, GenerationRequest, Returns, StepOutput
 from trtkit.serving.tensor import Outputs
 from trtkit.standin.exchange import Exchange
 from trtkit.standin.requests import LlmRequest
@@ -38,9 +39,9 @@ class Received:
 
 
 def exchange(caller: Received, **changes: Any) -> Exchange:
-    draft_ids = changes.pop("draft_ids", ())
-    generation = GenerationRequest("e", (5, 6), 20, end_id=END, draft_ids=draft_ids)
-    values = {"stop_words": (), "streaming": True, "includes_prompt": False, "wants_measures": False, **changes}
+    own = {key: changes.pop(key) for key in ("draft_ids", "returns", "beam", "end_id") if key in changes}
+    generation = GenerationRequest("e", (5, 6), 20, **{"end_id": END, **own})
+    values = {"streaming": True, "includes_prompt": False, "wants_measures": False, **changes}
     return Exchange(LlmRequest(generation, **values), caller, block_size=4)
 
 
@@ -84,12 +85,65 @@ def test_a_request_with_drafts_is_over_once_they_are_verified() -> None:
     assert caller.responses == [([7, 8, 1], True)]
 
 
-def test_a_stop_word_ends_the_answer_behind_itself_although_the_engine_goes_on() -> None:
+def test_log_probabilities_and_logits_come_with_their_tokens_streamed() -> None:
     caller = Received()
-    answer = exchange(caller, stop_words=((8, 9),))
-    assert not answer.take(step(7, 8))
-    assert answer.take(step(9, 10, 11))
-    assert caller.responses == [([7, 8], False), ([9], True)]
+    answer = exchange(caller, returns=Returns(log_probs=True, generation_logits=True, context_logits=True))
+    context = np.arange(8, dtype=np.float32).reshape(2, 4)
+    row = np.ones((1, 4), np.float32)
+    answer.take(step(7, log_probs=(-1.0,), generation_logits=row, context_logits=context))
+    answer.take(step(8, 9, log_probs=(-2.0, -4.0), generation_logits=np.vstack([2 * row, 3 * row])))
+    answer.take(step(END, reason="end_id", log_probs=(-8.0,), generation_logits=4 * row))
+    first, second, last = caller.outputs
+    assert [outputs["output_log_probs"].tolist() for outputs in caller.outputs] == [[[[-1]]], [[[-2, -4]]], [[[]]]]
+    assert [outputs["cum_log_probs"].tolist() for outputs in caller.outputs] == [[[-1]], [[-7]], [[-7]]]
+    np.testing.assert_array_equal(first["context_logits"], context[None])
+    assert "context_logits" not in second
+    assert second["generation_logits"].shape == (1, 1, 2, 4)
+    assert last["generation_logits"].tolist() == [[[[4] * 4]]], "the row that chose the end id"
+
+
+def test_a_whole_answer_has_all_its_scores() -> None:
+    caller = Received()
+    answer = exchange(caller, streaming=False, returns=Returns(log_probs=True, generation_logits=True))
+    row = np.ones((1, 4), np.float32)
+    answer.take(step(7, log_probs=(-1.0,), generation_logits=row))
+    answer.take(step(8, reason="length", log_probs=(-2.0,), generation_logits=2 * row))
+    [outputs] = caller.outputs
+    assert outputs["output_log_probs"].tolist() == [[[-1, -2]]]
+    assert outputs["cum_log_probs"].tolist() == [[-3]]
+    assert outputs["generation_logits"].tolist() == [[[[1] * 4, [2] * 4]]]
+
+
+class Beams(Received):
+    """Takes several beams in one response."""
+
+    def send(self, outputs: Outputs, *, final: bool) -> None:
+        self.outputs.append(outputs)
+
+
+def test_beams_come_in_one_response_padded_without_their_end_ids() -> None:
+    caller = Beams()
+    answer = exchange(
+        caller,
+        streaming=False,
+        includes_prompt=True,
+        beam=BeamRules(2),
+        returns=Returns(log_probs=True, generation_logits=True),
+        num_beams=2,
+    )
+    rows = tuple(np.full(4, value, np.float32) for value in range(3))
+    beams = (
+        Beam((7, END), -3.0, (-1.0, -2.0), logits=rows[:2]),
+        Beam((8, 9, 7), -6.0, (-1.0, -2.0, -3.0), logits=rows),
+        Beam((1, 1, 1), -9.0, (-3.0, -3.0, -3.0), logits=rows),
+    )
+    assert answer.take(step(7, END, reason="end_id", beams=beams))
+    [outputs] = caller.outputs
+    assert outputs["output_ids"].tolist() == [[[5, 6, 7, END, END], [5, 6, 8, 9, 7]]]
+    assert outputs["sequence_length"].tolist() == [[3, 5]]
+    assert outputs["output_log_probs"].tolist() == [[[-1, 0, 0], [-1, -2, -3]]]
+    assert outputs["cum_log_probs"].tolist() == [[-1, -6]]
+    assert outputs["generation_logits"][0, :, :, 0].tolist() == [[0, 1, 0], [0, 1, 2]]
 
 
 def test_a_step_without_tokens_sends_nothing() -> None:

@@ -61,7 +61,7 @@ def loop(checkpoint: Path) -> Iterator[EngineLoop]:
 def start(loop: EngineLoop, number: int, tokens: int) -> Caller:
     caller = Caller()
     generation = GenerationRequest(f"e{number}", (3, 4, 5 + number), tokens)
-    request = LlmRequest(generation, (), streaming=True, includes_prompt=False, wants_measures=False)
+    request = LlmRequest(generation, streaming=True, includes_prompt=False, wants_measures=False)
     loop.submit(f"client-{number}", Exchange(request, caller, block_size=32))
     return caller
 

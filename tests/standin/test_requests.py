@@ -5,16 +5,17 @@ from typing import Any
 import numpy as np
 import pytest
 from trtkit.errors import InputError, RequestError
+from trtkit.reference.request import BeamRules, Returns
 from trtkit.serving.arguments import ModelArguments
 from trtkit.serving.contract import TARGET, llm_contract
 from trtkit.serving.inputs import Inputs
 from trtkit.serving.tensor import NUMPY_DTYPE, one_row
 from trtkit.serving.words import pack_words
 from trtkit.standin.parameters import check_parameters
-from trtkit.standin.requests import LlmRequest, read_request
+from trtkit.standin.requests import LlmRequest, ModelLimits, read_request
 
 
-def read(version: str = "1.2.1", *, excludes_prompt: bool = False, **values: Any) -> LlmRequest:
+def read(version: str = "1.2.1", *, excludes_prompt: bool = False, beams: int = 4, **values: Any) -> LlmRequest:
     contract = llm_contract(TARGET, version)
     values = {"input_ids": [5, 6, 7], "input_lengths": 3, "request_output_len": 4, **values}
     arrays = {}
@@ -24,7 +25,7 @@ def read(version: str = "1.2.1", *, excludes_prompt: bool = False, **values: Any
         row = one_row(tensor, value)
         arrays[name] = row.reshape(1) if tensor.scalar else row
         assert arrays[name].dtype == NUMPY_DTYPE[tensor.dtype]
-    return read_request(Inputs(arrays, contract, "id"), 0, "e1", excludes_prompt=excludes_prompt)
+    return read_request(Inputs(arrays, contract, "id"), 0, "e1", ModelLimits(6, excludes_prompt, beams))
 
 
 def test_the_prompt_ends_at_input_lengths() -> None:
@@ -75,7 +76,7 @@ def test_drafts_stop_words_and_switches_are_read() -> None:
         draft_input_ids=[1, 2], stop_words_list=pack_words([[8, 9], [3]]), streaming=True, return_perf_metrics=True
     )
     assert request.generation.draft_ids == (1, 2)
-    assert request.stop_words == ((8, 9), (3,))
+    assert request.generation.stop_words == ((8, 9), (3,))
     assert request.streaming
     assert request.wants_measures
 
@@ -86,16 +87,52 @@ def test_the_request_decides_over_the_parameter_whether_the_prompt_is_part_of_th
     assert read(excludes_prompt=True, exclude_input_in_output=False).includes_prompt
 
 
+def test_draft_logits_and_a_threshold_are_read() -> None:
+    logits = np.arange(12, dtype=np.float32).reshape(2, 6)
+    generation = read(draft_input_ids=[1, 2], draft_logits=logits, draft_acceptance_threshold=0.5).generation
+    assert generation.draft_logits is not None
+    assert generation.draft_logits.tolist() == logits.tolist()
+    assert generation.draft_acceptance_threshold == 0.5
+
+
+def test_a_bias_shorter_than_the_vocabulary_leaves_the_rest_alone() -> None:
+    bias = read(embedding_bias=[1.0, 0.0, -2.0]).generation.embedding_bias
+    assert bias is not None and bias.tolist() == [1, 0, -2, 0, 0, 0]
+    assert read(embedding_bias=[]).generation.embedding_bias is None
+
+
+def test_bad_words_and_what_is_to_be_returned_are_read() -> None:
+    generation = read(bad_words_list=pack_words([[8, 9]]), return_log_probs=True, return_context_logits=True).generation
+    assert generation.bad_words == ((8, 9),)
+    assert generation.returns == Returns(log_probs=True, context_logits=True)
+    assert read(return_generation_logits=True).generation.returns == Returns(generation_logits=True)
+
+
+def test_beams_have_tensorrt_llms_defaults() -> None:
+    request = read(beam_width=3)
+    assert request.generation.beam == BeamRules(3, length_penalty=0.0, early_stopping=True)
+    assert (request.num_beams, request.num_sequences) == (3, 1)
+    other = read(beam_width=3, len_penalty=0.7, early_stopping=False, num_return_sequences=2)
+    assert other.generation.beam == BeamRules(3, pytest.approx(0.7), early_stopping=False)
+    assert (other.num_beams, other.num_sequences) == (2, 1)
+    assert read(beam_width=1).generation.beam is None
+
+
+def test_without_beams_return_sequences_are_answers_of_their_own() -> None:
+    assert (read(num_return_sequences=3).num_sequences, read().num_sequences) == (3, 1)
+
+
 @pytest.mark.parametrize(
     ("values", "name"),
     [
         ({"lora_task_id": 1}, "lora_task_id"),
-        ({"draft_logits": np.zeros((2, 4))}, "draft_logits"),
-        ({"embedding_bias": [0.0]}, "embedding_bias"),
         ({"guided_decoding_guide": "x"}, "guided_decoding_guide"),
-        ({"beam_width": 2}, "beam_width"),
-        ({"return_log_probs": True}, "return_log_probs"),
-        ({"bad_words_list": pack_words([[1]])}, "bad_words_list"),
+        ({"beam_search_diversity_rate": 0.5}, "beam_search_diversity_rate"),
+        ({"beam_width": 5}, "beam_width"),
+        ({"beam_width": 0}, "beam_width"),
+        ({"beam_width": 2, "streaming": True}, "streaming"),
+        ({"num_return_sequences": 0}, "num_return_sequences"),
+        ({"bad_words_list": np.array([[1], [5]])}, "bad_words_list"),
         ({"input_lengths": 4}, "input_lengths"),
         ({"input_lengths": -1}, "input_lengths"),
         ({"stop_words_list": np.array([[1], [5]])}, "stop_words_list"),
@@ -113,7 +150,7 @@ def test_defaults_that_clients_send_are_not_refused() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("decoding_mode", "medusa"), ("max_beam_width", "4"), ("sink_token_length", "4"), ("gpt_model_type", "V1")],
+    [("decoding_mode", "medusa"), ("max_beam_width", "5"), ("sink_token_length", "4"), ("gpt_model_type", "V1")],
 )
 def test_a_parameter_that_only_a_gpu_can_honour_is_refused(tmp_path: Any, key: str, value: str) -> None:
     arguments = ModelArguments(TARGET, {key: value}, True, tmp_path)

@@ -1,6 +1,7 @@
 """A request of several rows as several answers with one way back. Pure; knows who is last, not what is sent."""
 
 import threading
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -25,47 +26,49 @@ class Reply(Protocol):
         ...
 
 
-def replies_of(sender: Reply, num_rows: int) -> list[Reply]:
-    """One Reply per row. A single row keeps the sender; rows of a batch say which they are in `batch_index`."""
-    if num_rows == 1:
+def replies_of(sender: Reply, places: Sequence[tuple[int, int]]) -> list[Reply]:
+    """One Reply for each answer, which is a (row of the batch, sequence of that row).
+
+    A single answer keeps the sender; several say which they are in `batch_index` and `sequence_index`.
+    """
+    if len(places) == 1:
         return [sender]
-    batch = _Batch(sender, num_rows)
-    return [_Row(batch, row) for row in range(num_rows)]
+    batch = _Batch(sender, len(places))
+    return [_Answer(batch, row, sequence) for row, sequence in places]
 
 
-def refuse_batch(num_rows: int, *, decoupled: bool) -> None:
-    """Raise RequestError for several rows where one response must hold everything."""
-    if num_rows != 1 and not decoupled:
+def refuse_batch(num_answers: int, *, decoupled: bool) -> None:
+    """Raise RequestError for several answers where one response must hold everything."""
+    if num_answers != 1 and not decoupled:
         raise RequestError(
-            f"the request has {num_rows} rows, and the model is not decoupled",
-            "send one request per prompt, they run together; or build with serving.streaming: true",
+            f"the request asks for {num_answers} answers, and the model is not decoupled",
+            "send one request per prompt and sequence, they run together; or build with serving.streaming: true",
             code="REQ-BATCH",
         )
 
 
 class _Batch:
-    """Counts the rows that are not finished; the response that finishes the last one is the final one."""
+    """Counts the answers that are not finished; the response that finishes the last one is the final one."""
 
-    def __init__(self, sender: Reply, num_rows: int) -> None:
+    def __init__(self, sender: Reply, num_answers: int) -> None:
         self.sender = sender
         self.lock = threading.Lock()
-        self._num_open = num_rows
+        self._num_open = num_answers
 
-    def closes(self, row_is_final: bool) -> bool:
-        """Note a row's response; true for the last response of all. Called with the lock held."""
-        self._num_open -= row_is_final
+    def closes(self, is_final: bool) -> bool:
+        """Note an answer's response; true for the last response of all. Called with the lock held."""
+        self._num_open -= is_final
         return self._num_open == 0
 
 
-class _Row:
-    def __init__(self, batch: _Batch, row: int) -> None:
+class _Answer:
+    def __init__(self, batch: _Batch, row: int, sequence: int) -> None:
         self._batch = batch
-        self._row = row
+        self._index = {"batch_index": np.array([[row]]), "sequence_index": np.array([[sequence]])}
 
     def send(self, outputs: Outputs, *, final: bool) -> None:
-        index = {"batch_index": np.array([[self._row]], dtype=np.int32)}
         with self._batch.lock:
-            self._batch.sender.send({**outputs, **index}, final=self._batch.closes(final))
+            self._batch.sender.send({**outputs, **self._index}, final=self._batch.closes(final))
 
     def fail(self, error: TrtkitError, *, final: bool = True) -> None:
         with self._batch.lock:

@@ -71,7 +71,8 @@ class DraftTarget:
             except TrtkitError as error:
                 sender.fail(error)
                 continue
-            for row, reply in zip(rows, replies_of(sender, len(rows)), strict=True):
+            places = [(row, 0) for row in range(len(rows))]
+            for row, reply in zip(rows, replies_of(sender, places), strict=True):
                 self._threads.submit(self._answer_or_fail, row, reply)
 
     def finalize(self) -> None:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from trtkit.acceptance import Acceptance
-from trtkit.reference.request import StepOutput
+from trtkit.reference.request import Beam, StepOutput
 from trtkit.serving.batch import Reply
 from trtkit.serving.tensor import Array
+from trtkit.standin.answer_scores import AnswerScores, beam_scores
 from trtkit.standin.requests import LlmRequest
 
 
@@ -27,7 +28,7 @@ class Exchange:
     """Turns the StepOutputs of one request into responses.
 
     As in TensorRT-LLM, the end id is not part of the output, a stop word is, and a request with draft tokens is over
-    once they are verified: accepted tokens and one of the model's own.
+    once they are verified: accepted tokens and one of the model's own. Beams come at once, best first.
     """
 
     def __init__(
@@ -39,6 +40,8 @@ class Exchange:
         self._clock_ns = clock_ns
         self._times = _Times(arrival_ns=clock_ns())
         self._token_ids: list[int] = []
+        self._beams: tuple[Beam, ...] = ()
+        self._scores = AnswerScores(request.generation.returns)
         self._num_sent = 0
         self._acceptance: Acceptance | None = None
         self._num_reused_tokens = 0
@@ -55,11 +58,12 @@ class Exchange:
             return True
         self._note(output)
         generation = self.request.generation
-        kept = [token for token in output.token_ids if token != generation.end_id]
-        self._token_ids.extend(kept)
-        stopped = self._cut_after_stop_word(len(kept))
+        kept = [token != generation.end_id for token in output.token_ids]
+        self._token_ids.extend(token for token, is_kept in zip(output.token_ids, kept, strict=True) if is_kept)
+        self._beams = output.beams
+        self._scores.note(output, kept)
         verified = bool(generation.draft_ids) and output.acceptance is not None
-        finished = output.finished or stopped or verified
+        finished = output.finished or verified
         if finished or (self.request.streaming and self._num_sent < len(self._token_ids)):
             self.reply.send(self._outputs(final=finished), final=finished)
             self._num_sent = len(self._token_ids)
@@ -75,21 +79,32 @@ class Exchange:
         self._num_reused_tokens = output.num_reused_tokens
         self._acceptance = output.acceptance or self._acceptance
 
-    def _cut_after_stop_word(self, num_new: int) -> bool:
-        """Look for a stop word that ends at one of the new tokens; drop what follows it."""
-        for end in range(len(self._token_ids) - num_new + 1, len(self._token_ids) + 1):
-            for word in self.request.stop_words:
-                if tuple(self._token_ids[max(0, end - len(word)) : end]) == word:
-                    del self._token_ids[end:]
-                    return True
-        return False
-
     def _outputs(self, *, final: bool) -> dict[str, Array]:
-        token_ids = self._token_ids[self._num_sent :] if self.request.streaming else list(self._token_ids)
-        if self.request.includes_prompt and not self.request.streaming:
-            token_ids = [*self.request.generation.prompt_ids, *token_ids]
-        outputs = {"output_ids": np.array([[token_ids]], np.int32), "sequence_length": np.array([[len(token_ids)]])}
+        outputs = self._beam_outputs() if self._beams else self._token_outputs()
         return outputs | self._measures() if final and self.request.wants_measures else outputs
+
+    def _token_outputs(self) -> dict[str, Array]:
+        token_ids = self._token_ids[self._num_sent :] if self.request.streaming else list(self._token_ids)
+        rows = {"output_ids": np.array([[[*self._prompt_ids(), *token_ids]]], np.int32)}
+        length = {"sequence_length": np.array([[rows["output_ids"].shape[2]]])}
+        return rows | length | self._scores.take(streaming=self.request.streaming)
+
+    def _beam_outputs(self) -> dict[str, Array]:
+        """Beams of different lengths are padded with the end id, as TensorRT-LLM does; sequence_length tells."""
+        generation, prompt_ids = self.request.generation, self._prompt_ids()
+        beams = self._beams[: self.request.num_beams]
+        answers = [beam.token_ids[: -1 if beam.token_ids[-1] == generation.end_id else None] for beam in beams]
+        width = max(len(answer) for answer in answers)
+        padding = generation.end_id or 0
+        rows = [[*prompt_ids, *answer, *[padding] * (width - len(answer))] for answer in answers]
+        lengths = [len(prompt_ids) + len(answer) for answer in answers]
+        scores = beam_scores(beams, [len(answer) for answer in answers], generation.returns)
+        return {"output_ids": np.array([rows], np.int32), "sequence_length": np.array([lengths]), **scores}
+
+    def _prompt_ids(self) -> tuple[int, ...]:
+        """What stands in front of the answer."""
+        shows = self.request.includes_prompt and not self.request.streaming
+        return self.request.generation.prompt_ids if shows else ()
 
     def _measures(self) -> dict[str, Array]:
         """What NVIDIA's backend returns for return_perf_metrics. Blocks are counted as if tokens lay in blocks."""

@@ -2,10 +2,12 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from trtkit.engines.inspect import EngineInfo, read_engine
 from trtkit.errors import InputError, TrtkitError
+from trtkit.reference.beam_engine import BeamEngine
 from trtkit.reference.engine import Engine
 from trtkit.reference.kv_cache.options import CacheOptions
 from trtkit.serving.arguments import ModelArguments, read_arguments
@@ -17,7 +19,7 @@ from trtkit.serving.triton_io import Counters, Sender, read_inputs
 from trtkit.standin.exchange import Exchange
 from trtkit.standin.loop import EngineLoop
 from trtkit.standin.parameters import check_parameters
-from trtkit.standin.requests import LlmRequest, read_request
+from trtkit.standin.requests import LlmRequest, ModelLimits, read_request
 
 
 class StandIn:
@@ -35,11 +37,16 @@ class StandIn:
         self._block_size = info.spec.block_size
         self._max_draft_len = info.spec.max_draft_len
         self._decoupled = arguments.decoupled
-        self._excludes_prompt = arguments.flag("exclude_input_in_output", default=False)
         self._numbers = itertools.count(1)
         self._counters = Counters(LLM_COUNTERS, arguments.name)
+        engine = _load(info, arguments)
+        self._limits = ModelLimits(
+            vocab_size=engine.vocab_size,
+            excludes_prompt=arguments.flag("exclude_input_in_output", default=False),
+            max_beam_width=arguments.number("max_beam_width", 1),
+        )
         self._loop = EngineLoop(
-            _load(info, arguments),
+            BeamEngine(engine),
             cancellation_period_s=arguments.number("cancellation_check_period_ms", 100) / 1000,
             on_finished=self._count,
         )
@@ -71,14 +78,19 @@ class StandIn:
         if inputs.value("stop", 0):
             self._loop.cancel(inputs.request_id, sender.finish_empty)
             return
-        refuse_batch(inputs.num_rows, decoupled=self._decoupled)
-        rows = range(inputs.num_rows)
-        requests = [self._read(inputs, row) for row in rows]
-        for request, reply in zip(requests, replies_of(sender, len(rows)), strict=True):
+        rows = [self._read(inputs, row) for row in range(inputs.num_rows)]
+        answers = [
+            (row, index, replace(request, generation=generation))
+            for row, request in enumerate(rows)
+            for index, generation in enumerate(request.generation.sequences(request.num_sequences))
+        ]
+        refuse_batch(len(answers), decoupled=self._decoupled)
+        places = [(row, index) for row, index, _ in answers]
+        for (_, _, request), reply in zip(answers, replies_of(sender, places), strict=True):
             self._loop.submit(inputs.request_id, Exchange(request, reply, block_size=self._block_size))
 
     def _read(self, inputs: Inputs, row: int) -> LlmRequest:
-        request = read_request(inputs, row, f"{next(self._numbers)}", excludes_prompt=self._excludes_prompt)
+        request = read_request(inputs, row, f"{next(self._numbers)}", self._limits)
         self._refuse_shape(len(request.generation.draft_ids), streaming=request.streaming)
         return request
 

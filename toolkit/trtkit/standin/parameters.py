@@ -1,14 +1,15 @@
 """The parameters of a `tensorrt_llm` config that the stand-in cannot honour. Knows keys and values, loads nothing."""
 
 from trtkit.errors import InputError
+from trtkit.reference.request import MAX_BEAM_WIDTH
 from trtkit.serving.arguments import ModelArguments
 
 # Key -> the values that mean nothing beyond what the reference engine does. Keys not listed place or size things on a
 # GPU (fractions, device ids, CUDA graphs) and have no counterpart here.
 _ALLOWED = {
-    "max_beam_width": ("1",),
+    "max_beam_width": tuple(str(width) for width in range(1, MAX_BEAM_WIDTH + 1)),
     "gpt_model_type": ("inflight_fused_batching", "inflight_batching"),
-    "decoding_mode": ("", "top_k", "top_p", "top_k_top_p"),
+    "decoding_mode": ("", "top_k", "top_p", "top_k_top_p", "beam_search"),
     "speculative_decoding_fast_logits": ("", "0", "false"),
     "sink_token_length": ("",),
     "encoder_model_path": ("",),

@@ -1,12 +1,14 @@
 """The tensors of a `tensorrt_llm` request to the reference engine's request. Knows which inputs need a GPU."""
 
 from dataclasses import dataclass
-from typing import Any
+
+import numpy as np
 
 from trtkit.errors import RequestError
-from trtkit.reference.request import GenerationRequest
+from trtkit.reference.request import BeamRules, GenerationRequest, Returns
 from trtkit.reference.sampling.params import SamplingParams
 from trtkit.serving.inputs import Inputs
+from trtkit.serving.tensor import Array
 from trtkit.serving.words import unpack_words
 
 # Input -> what would have to be there to honour it.
@@ -15,9 +17,6 @@ _NEEDS_GPU = {
     "encoder_output_lengths": "an encoder",
     "decoder_input_ids": "an encoder-decoder model",
     "decoder_input_lengths": "an encoder-decoder model",
-    "draft_logits": "acceptance by logits",
-    "draft_acceptance_threshold": "acceptance by logits",
-    "embedding_bias": "an embedding bias",
     "runtime_top_p_min": "decaying top-p",
     "runtime_top_p_decay": "decaying top-p",
     "runtime_top_p_reset_ids": "decaying top-p",
@@ -38,15 +37,18 @@ _NEEDS_GPU = {
     "lookahead_ngram_size": "lookahead decoding",
     "lookahead_verification_set_size": "lookahead decoding",
 }
-# Input -> the only value that the reference engine honours; it may be sent, because clients send defaults.
-_ONLY: dict[str, Any] = {
-    "num_return_sequences": 1,
-    "beam_width": 1,
-    "return_log_probs": False,
-    "return_context_logits": False,
-    "return_generation_logits": False,
-}
-# Length penalty, early stopping and diversity act on beams alone; retention is a hint about eviction. No effect here.
+# In the order of Returns: return_<name>.
+_RETURNS = ("log_probs", "generation_logits", "context_logits")
+# Retention is a hint about eviction and has no effect here. Diversity is asked for by no value but 0.
+
+
+@dataclass(frozen=True)
+class ModelLimits:
+    """What the repository and the engine say about every request."""
+
+    vocab_size: int
+    excludes_prompt: bool
+    max_beam_width: int
 
 
 @dataclass(frozen=True)
@@ -54,24 +56,21 @@ class LlmRequest:
     """One row of a request: what the engine is asked, and how the answer is to be sent.
 
     includes_prompt puts the prompt in front of an answer that is not streamed, as TensorRT-LLM does unless told.
+    num_sequences answers are wanted, each of its own seed, or, of a beam search, num_beams of its beams.
     """
 
     generation: GenerationRequest
-    stop_words: tuple[tuple[int, ...], ...]
     streaming: bool
     includes_prompt: bool
     wants_measures: bool
+    num_sequences: int = 1
+    num_beams: int = 1
 
 
-def read_request(inputs: Inputs, row: int, engine_id: str, *, excludes_prompt: bool) -> LlmRequest:
+def read_request(inputs: Inputs, row: int, engine_id: str, limits: ModelLimits) -> LlmRequest:
     """Read one row. Raises RequestError naming the input that is missing, wrong, or beyond the reference engine."""
     _refuse_unserved(inputs, row)
     seed_name, min_name = ("seed", "min_tokens") if inputs.declares("seed") else ("random_seed", "min_length")
-    stop_words = _words(inputs, "stop_words_list", row)
-    if _words(inputs, "bad_words_list", row):
-        raise RequestError(
-            "input bad_words_list: the reference engine forbids no words", "leave it out", code="REQ-UNSERVED"
-        )
     end_id = inputs.value("end_id", row)
     generation = GenerationRequest(
         request_id=engine_id,
@@ -81,14 +80,24 @@ def read_request(inputs: Inputs, row: int, engine_id: str, *, excludes_prompt: b
         end_id=None if end_id is None or end_id < 0 else end_id,
         draft_ids=_ids(inputs, "draft_input_ids", row),
         min_new_tokens=inputs.value(min_name, row) or 0,
+        draft_logits=inputs.array("draft_logits", row),
+        draft_acceptance_threshold=inputs.value("draft_acceptance_threshold", row),
+        embedding_bias=_bias(inputs, row, limits.vocab_size),
+        stop_words=_words(inputs, "stop_words_list", row),
+        bad_words=_words(inputs, "bad_words_list", row),
+        returns=Returns(*(bool(inputs.value(f"return_{name}", row)) for name in _RETURNS)),
+        beam=_beam(inputs, row, limits.max_beam_width),
     )
     exclude = inputs.value("exclude_input_in_output", row)
+    count = _num_sequences(inputs, row)
+    width = generation.beam.width if generation.beam else 1
     return LlmRequest(
         generation=generation,
-        stop_words=stop_words,
         streaming=bool(inputs.value("streaming", row)),
-        includes_prompt=not (excludes_prompt if exclude is None else exclude),
+        includes_prompt=not (limits.excludes_prompt if exclude is None else exclude),
         wants_measures=bool(inputs.value("return_perf_metrics", row)),
+        num_sequences=1 if generation.beam else count or 1,
+        num_beams=min(count or width, width),
     )
 
 
@@ -100,14 +109,12 @@ def _refuse_unserved(inputs: Inputs, row: int) -> None:
                 "leave it out, or serve this repository with TensorRT-LLM on a GPU",
                 code="REQ-UNSERVED",
             )
-    for name, allowed in _ONLY.items():
-        value = inputs.value(name, row)
-        if value is not None and value != allowed:
-            raise RequestError(
-                f"input {name} must be {allowed} for the reference engine, got {value}",
-                "leave it out, or serve this repository with TensorRT-LLM on a GPU",
-                code="REQ-UNSERVED",
-            )
+    if inputs.value("beam_search_diversity_rate", row):
+        raise RequestError(
+            "input beam_search_diversity_rate: the reference engine keeps the most likely beams",
+            "leave it out, or serve this repository with TensorRT-LLM on a GPU",
+            code="REQ-UNSERVED",
+        )
 
 
 def _prompt(inputs: Inputs, row: int) -> tuple[int, ...]:
@@ -137,6 +144,42 @@ def _words(inputs: Inputs, name: str, row: int) -> tuple[tuple[int, ...], ...]:
         raise RequestError(
             f"input {name}: {error}", "send tokens above end offsets, padded with -1", code="REQ-INPUT"
         ) from None
+
+
+def _num_sequences(inputs: Inputs, row: int) -> int | None:
+    count = inputs.value("num_return_sequences", row)
+    if count is not None and count < 1:
+        raise RequestError(
+            f"input num_return_sequences must be at least 1, got {count}", "ask for one", code="REQ-SEQUENCES"
+        )
+    return count if count is None else int(count)
+
+
+def _bias(inputs: Inputs, row: int, vocab_size: int) -> Array | None:
+    """One number a token. A shorter one is of a tokenizer with fewer tokens than the model has rows for."""
+    bias = inputs.array("embedding_bias", row)
+    if bias is None or not bias.size:
+        return None
+    return np.pad(bias, (0, vocab_size - len(bias))) if len(bias) < vocab_size else bias
+
+
+def _beam(inputs: Inputs, row: int, max_beam_width: int) -> BeamRules | None:
+    """Left-out values are TensorRT-LLM's: no length penalty, and stop at the first `beam_width` finished beams."""
+    width = inputs.value("beam_width", row)
+    if width in (None, 1):
+        return None
+    if not 1 < width <= max_beam_width:
+        raise RequestError(
+            f"input beam_width is {width}, the model takes 1 to {max_beam_width}",
+            "ask for fewer, or set max_beam_width in the model's config.pbtxt",
+            code="REQ-BEAM",
+        )
+    if inputs.value("streaming", row):
+        raise RequestError(
+            "input streaming: beams are known only at the end", "leave streaming or the beams out", code="REQ-BEAM"
+        )
+    length_penalty, early_stopping = inputs.value("len_penalty", row), inputs.value("early_stopping", row)
+    return BeamRules(width, length_penalty or 0.0, early_stopping is None or bool(early_stopping))
 
 
 def _sampling(inputs: Inputs, row: int, seed: int | None) -> SamplingParams:

@@ -22,9 +22,9 @@ from trtkit.checking.rules import CONFIG_RULES
 from trtkit.checkpoints.safetensors_header import read_header
 from trtkit.conversion.convert import convert_to
 from trtkit.conversion.options import ConversionOptions
+from trtkit.draft_length import FixedDraftLength
 from trtkit.errors import ConfigError
 from trtkit.findings import Finding
-from trtkit.draft_length import FixedDraftLength
 from trtkit.serving.draft_target import DraftTargetRun, Generation
 from trtkit.serving.text import TextTokenizer
 

@@ -194,15 +194,17 @@ def test_many_answers_at_once_are_the_answers_one_by_one(client: TritonClient) -
 
 @pytest.mark.parametrize("num_draft_tokens", [0, 4])
 def test_a_cancelled_answer_leaves_the_server_healthy(client: TritonClient, num_draft_tokens: int) -> None:
-    before = ask(client, "hello")
-    for after_chunks in (0, 1, 3):
-        answer = client.generate(GenerateRequest("hello", 140, num_draft_tokens=num_draft_tokens))
+    """Cancelled at every step of an answer: before its first piece, behind each of them, and behind its last."""
+    before = ask(client, "hello", num_draft_tokens=num_draft_tokens)
+    request = GenerateRequest("hello", NUM_TOKENS, num_draft_tokens=num_draft_tokens)
+    for after_chunks in range(len(list(client.generate(request))) + 1):
+        answer = client.generate(request)
         chunks = iter(answer)
         for _ in range(after_chunks):
             next(chunks)
         answer.cancel()
-        assert all(not chunk.is_final for chunk in chunks)
-        assert ask(client, "hello").token_ids == before.token_ids
+        list(chunks)
+        assert ask(client, "hello", num_draft_tokens=num_draft_tokens).token_ids == before.token_ids
 
 
 def test_a_deadline_ends_an_answer_with_an_error(client: TritonClient) -> None:
@@ -236,7 +238,9 @@ def test_malformed_tensors_are_refused_and_the_next_request_is_answered(server: 
     good = {"input_ids": ("INT32", [[3, 4]]), "input_lengths": ("INT32", [[2]]), "request_output_len": ("INT32", [[3]])}
     bad: list[tuple[dict[str, Any], str]] = [
         ({"input_lengths": ("INT32", [[-2]])}, "input_lengths"),
-        ({"input_ids": ("INT32", [[3, 400]])}, "400"),
+        ({"input_ids": ("INT32", [[3, 400]])}, "input_ids: token 400"),
+        ({"draft_input_ids": ("INT32", [[-1]])}, "draft_input_ids: token -1"),
+        ({"end_id": ("INT32", [[400]])}, "end_id: token 400"),
         ({"request_output_len": ("INT32", [[-1]])}, "max_new_tokens"),
         ({"temperature": ("FP32", [[float("nan")]]), "runtime_top_k": ("INT32", [[5]])}, "temperature"),
         ({"draft_input_ids": ("INT32", [[1] * 9])}, "draft_input_ids"),
@@ -250,6 +254,31 @@ def test_malformed_tensors_are_refused_and_the_next_request_is_answered(server: 
             with pytest.raises(InferenceServerException, match=named):
                 stream.ask("tensorrt_llm", **{**good, **change})
             assert stream.ask("tensorrt_llm", **good)
+
+
+def test_malformed_tensors_of_a_client_are_refused_by_name_and_the_next_request_is_answered(
+    server: TritonServer,
+) -> None:
+    good = {"text_input": ("BYTES", [[b"hello"]]), "max_tokens": ("INT32", [[3]])}
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({"text_input": ("INT32", [[1]])}, "text_input"),
+        ({"text_input": ("BYTES", [[b"\xff\xfe"]])}, "text_input"),
+        ({"text_input": ("BYTES", [[b"a", b"b"]])}, "text_input"),
+        ({"max_tokens": ("INT32", [[-3]])}, "max_tokens"),
+        ({"max_tokens": ("FP32", [[3]])}, "max_tokens"),
+        ({"temperature": ("FP32", [[float("nan")]]), "top_k": ("INT32", [[5]])}, "temperature"),
+        ({"top_p": ("FP32", [[float("inf")]]), "top_k": ("INT32", [[5]])}, "top_p"),
+        ({"end_id": ("INT32", [[10**6]])}, "end_id"),
+        ({"stop_words": ("BYTES", [[b"\xff"]])}, "stop_words"),
+        ({"num_draft_tokens": ("INT32", [[-1]])}, "num_draft_tokens"),
+    ]
+    with kserve_stream(server.endpoints.grpc) as stream:
+        for model in ("tensorrt_llm_bls", "ensemble"):
+            for change, named in bad[: None if model == "tensorrt_llm_bls" else -3]:
+                with pytest.raises(InferenceServerException) as error:
+                    stream.ask(model, **{**good, **change})
+                assert named in str(error.value).replace("QUERY", "text_input"), (model, named)
+            assert stream.ask(model, **good)
 
 
 def test_nvidias_stop_request_ends_the_answer_with_its_id(server: TritonServer) -> None:

@@ -20,10 +20,10 @@ def check_request(request: GenerationRequest, limits: Limits) -> None:
     """Raise RequestError REQ-EMPTY, -VOCAB, -LENGTH, -TOKENS, -SAMPLING, -BEAM, -WORDS or -ARRAY."""
     if not request.prompt_ids:
         raise RequestError("the prompt is empty", "send at least one token", code="REQ-EMPTY")
-    _check_ids("prompt", request.prompt_ids, limits.vocab_size)
+    _check_ids("input_ids:", request.prompt_ids, limits.vocab_size)
     check_draft(request.draft_ids, request.draft_logits, limits)
     if request.end_id is not None:
-        _check_ids("end", (request.end_id,), limits.vocab_size)
+        _check_ids("end_id:", (request.end_id,), limits.vocab_size)
     if request.max_new_tokens < 1 or not 0 <= request.min_new_tokens <= request.max_new_tokens:
         raise RequestError(
             f"max_new_tokens is {request.max_new_tokens}, min_new_tokens {request.min_new_tokens}",
@@ -41,7 +41,7 @@ def check_request(request: GenerationRequest, limits: Limits) -> None:
 
 def check_draft(draft_ids: tuple[int, ...], draft_logits: FloatArray | None, limits: Limits) -> None:
     """Raise RequestError: REQ-VOCAB or REQ-ARRAY."""
-    _check_ids("draft", draft_ids, limits.vocab_size)
+    _check_ids("draft_input_ids:", draft_ids, limits.vocab_size)
     if draft_logits is not None:
         _check_array("draft_logits", draft_logits, (len(draft_ids), limits.vocab_size))
 

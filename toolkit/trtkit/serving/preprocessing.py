@@ -13,6 +13,7 @@ from trtkit.serving.prompts import Prompts
 from trtkit.serving.tensor import Array
 from trtkit.serving.text import TextTokenizer
 from trtkit.serving.triton_io import answer, read_inputs, refuse
+from trtkit.serving.word_lists import embedding_bias, word_tokens
 from trtkit.serving.words import pack_words, stack_words
 
 _NOT_SERVED = (
@@ -20,8 +21,6 @@ _NOT_SERVED = (
     "IMAGE_BYTES",
     "IMAGE_URL",
     "VIDEO_BYTES",
-    "EMBEDDING_BIAS_WORDS",
-    "EMBEDDING_BIAS_WEIGHTS",
     "PROMPT_TABLE_EXTRA_ID",
 )
 
@@ -39,6 +38,7 @@ class Preprocessor:
         self._prompts = Prompts(folder, self._tokenizer, add_special_tokens=adds_special)
         self._end_ids = arguments.numbers("end_ids")
         self._pad_id = arguments.number("pad_id")
+        self._vocab_size = arguments.number("vocab_size")
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """One response per request."""
@@ -56,6 +56,13 @@ class Preprocessor:
         is_chat = inputs.flag(CHAT_PARAMETER)
         texts = [self._prompts.text(inputs.text("QUERY", row) or "", is_chat=is_chat) for row in rows]
         prompts = [self._prompts.encode(text, is_chat=is_chat) for text in texts]
+        lengths = [inputs.value("REQUEST_OUTPUT_LEN", row) for row in rows]
+        if min(lengths) < 1:
+            raise RequestError(
+                f"input REQUEST_OUTPUT_LEN (max_tokens) must be at least 1, got {min(lengths)}",
+                "ask for a token",
+                code="REQ-TOKENS",
+            )
         given_ends = [inputs.value("END_ID", row) for row in rows]
         given_pads = [inputs.value("PAD_ID", row) for row in rows]
         pads = [self._pad_id if pad is None else pad for pad in given_pads]
@@ -65,11 +72,12 @@ class Preprocessor:
                 [prompt + [pad] * (width - len(prompt)) for prompt, pad in zip(prompts, pads, strict=True)]
             ),
             "REQUEST_INPUT_LEN": np.array([[len(prompt)] for prompt in prompts]),
-            "REQUEST_OUTPUT_LEN": np.array([[inputs.value("REQUEST_OUTPUT_LEN", row)] for row in rows]),
+            "REQUEST_OUTPUT_LEN": np.array([[length] for length in lengths]),
             "BAD_WORDS_IDS": self._words(inputs, "BAD_WORDS_DICT", [()] * len(rows)),
             "STOP_WORDS_IDS": self._words(inputs, "STOP_WORDS_DICT", [self._other_ends(end) for end in given_ends]),
             "OUT_END_ID": np.array([[self._end_ids[0] if end is None else end] for end in given_ends]),
             "OUT_PAD_ID": np.array([[pad] for pad in pads]),
+            **self._bias(inputs),
         }
 
     def _other_ends(self, given: int | None) -> tuple[int, ...]:
@@ -79,9 +87,24 @@ class Preprocessor:
     def _words(self, inputs: Inputs, name: str, more: Sequence[Sequence[int]]) -> Array:
         packed = []
         for row, single_tokens in enumerate(more):
-            words = [ids for word in inputs.texts(name, row) for ids in self._tokenizer.encode_word(word)]
+            words = word_tokens(self._tokenizer, inputs.texts(name, row))
             packed.append(pack_words([*words, *([token] for token in single_tokens)]))
         return stack_words(packed)
+
+    def _bias(self, inputs: Inputs) -> dict[str, Array]:
+        """EMBEDDING_BIAS where the request has words for it; rows without any get zeros."""
+        rows = [
+            embedding_bias(
+                self._tokenizer,
+                inputs.texts("EMBEDDING_BIAS_WORDS", row),
+                inputs.numbers("EMBEDDING_BIAS_WEIGHTS", row),
+                self._vocab_size,
+            )
+            for row in range(inputs.num_rows)
+        ]
+        if all(row is None for row in rows):
+            return {}
+        return {"EMBEDDING_BIAS": np.stack([np.zeros(self._vocab_size) if row is None else row for row in rows])}
 
 
 def refuse_unserved(inputs: Inputs, names: Sequence[str]) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 from trtkit.errors import CheckpointError
 
 _SHIPPED = Path(__file__).with_name("draft")
+# The embedding of the tokens that the draft may propose; the other tokens keep the target's.
+ROWS = "vocabulary_rows"
 _EMBEDDING = "model.embed_tokens.weight"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
 

@@ -70,6 +70,11 @@ class Inputs:
         value = self.value(name, row)
         return None if value is None else _decode(value, name)
 
+    def numbers(self, name: str, row: int) -> list[float]:
+        """One row of an input with any number of numbers."""
+        array = self.array(name, row)
+        return [] if array is None else [float(value) for value in array.reshape(-1)]
+
     def texts(self, name: str, row: int) -> list[str]:
         """One row of an input with any number of strings; empty ones are padding."""
         array = self.array(name, row)

@@ -51,6 +51,11 @@ def render_repository(
     """
     _refuse_unserved(config, engines)
     placements = _placements(config, engines, kv_memory or {})
+    ids = {
+        "end_ids": ",".join(map(str, token_ids.end_ids)),
+        "pad_id": str(token_ids.pad_id),
+        "vocab_size": str(engines["target"].vocab_size),
+    }
     models = {
         name: ModelConfig(
             contract,
@@ -58,7 +63,7 @@ def render_repository(
             backend="tensorrtllm" if name in ENGINE_DIRS else "python",
             decoupled=config.serving.streaming and name in (*ENGINE_DIRS, BLS),
             preferred_batch_size=config.limits.max_batch_size if name in ENGINE_DIRS else None,
-            parameters=_parameters(name, config, token_ids, placements),
+            parameters=_parameters(name, config, ids, placements),
             steps=ensemble_steps(config.tensorrt_llm) if name == ENSEMBLE else (),
         )
         for name, contract in contracts(config.tensorrt_llm, with_draft="draft" in engines).items()
@@ -124,9 +129,8 @@ def _placements(
 
 
 def _parameters(
-    name: str, config: BuildConfig, token_ids: TokenIds, placements: Mapping[str, LlmPlacement]
+    name: str, config: BuildConfig, ids: Mapping[str, str], placements: Mapping[str, LlmPlacement]
 ) -> dict[str, str]:
-    ids = {"end_ids": ",".join(map(str, token_ids.end_ids)), "pad_id": str(token_ids.pad_id)}
     match name:
         case "preprocessing":
             return {"tokenizer_dir": TOKENIZER_DIR, "add_special_tokens": "true", **ids}
@@ -145,6 +149,7 @@ def _bls_parameters(config: BuildConfig, ids: Mapping[str, str], *, speculates: 
         "tensorrt_llm_draft_model_name": DRAFT,
         "max_draft_len": str(config.max_draft_len),
         "adaptive_draft_length": _flag(getattr(speculation, "adaptive", False)),
+        "use_draft_logits": _flag(getattr(speculation, "acceptance", "token") == "logits"),
     }
     return {
         "tensorrt_llm_version": config.tensorrt_llm,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from trtkit.serving.draft_target import LlmCall
+from trtkit.serving.run_scores import LlmReply
 
 END = 99
 NextToken = Callable[[tuple[int, ...]], int]
@@ -18,13 +19,13 @@ class ScriptedLlm:
         self.calls: list[LlmCall] = []
         self.stopped: list[str] = []
 
-    def generate(self, call: LlmCall) -> Iterator[tuple[int, ...]]:
+    def generate(self, call: LlmCall) -> Iterator[LlmReply]:
         self.calls.append(call)
         tokens = self._verified(call) if call.draft_ids else self._decoded(call, call.max_new_tokens)
         for start in range(0, len(tokens), self.chunk):
             if call.request_id in self.stopped:
                 return
-            yield tuple(tokens[start : start + self.chunk])
+            yield LlmReply(tuple(tokens[start : start + self.chunk]))
 
     def stop(self, request_id: str) -> None:
         self.stopped.append(request_id)

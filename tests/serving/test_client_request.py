@@ -3,10 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from trtkit.errors import RequestError
+from trtkit.serving.build_defaults import BuildDefaults
 from trtkit.serving.client_request import (
-    BuildDefaults,
     ClientRequest,
     read_client_request,
     refuse_surely_too_long,
@@ -18,7 +19,14 @@ from trtkit.serving.inputs import Inputs
 from trtkit.serving.tensor import ModelContract, one_row
 
 DEFAULTS = BuildDefaults(
-    end_ids=(2, 3), pad_id=0, max_draft_len=4, adaptive=True, max_input_len=8, max_seq_len=12, excludes_prompt=False
+    end_ids=(2, 3),
+    pad_id=0,
+    max_draft_len=4,
+    adaptive=True,
+    max_input_len=8,
+    max_seq_len=12,
+    excludes_prompt=False,
+    vocab_size=50,
 )
 
 
@@ -44,6 +52,24 @@ def test_what_is_sent_wins_over_the_build() -> None:
     request = read(end_id=7, pad_id=1, num_draft_tokens=2, stop_words=["a", ""])
     assert (request.end_ids, request.pad_id, request.max_draft_len) == ((7,), 1, 2)
     assert request.stop_words == ("a",)
+
+
+def test_words_scores_and_acceptance_are_read() -> None:
+    request = read(bad_words=["x", ""], embedding_bias_words=["a", "b"], embedding_bias_weights=[1.0, -2.0])
+    assert (request.bad_words, request.bias_words, request.bias_weights) == (("x",), ("a", "b"), (1, -2))
+    assert read(return_log_probs=True, return_context_logits=True).returns == {"log_probs", "context_logits"}
+    assert request.returns == frozenset()
+    assert [read(replace(DEFAULTS, by_logits=on)).by_logits for on in (True, False)] == [True, False]
+    assert read(use_draft_logits=True).by_logits
+    assert not read(replace(DEFAULTS, by_logits=True), use_draft_logits=False).by_logits
+
+
+def test_return_sequences_have_seeds_of_their_own_and_the_first_the_clients() -> None:
+    sequences = read(num_return_sequences=3, seed=7).sequences("seed")
+    seeds = [int(np.asarray(each.sampling["seed"]).reshape(-1)[0]) for each in sequences]
+    assert seeds[0] == 7
+    assert len(set(seeds)) == len({each.request_id for each in sequences}) == 3
+    assert len(read().sequences("seed")) == 1
 
 
 def test_a_draft_length_in_the_request_is_fixed() -> None:
@@ -80,9 +106,9 @@ def test_the_prompt_is_part_of_a_whole_answer_unless_it_is_excluded() -> None:
         ({"max_tokens": [1, 2]}, "REQ-INPUT: input max_tokens must hold one value, got 2"),
         ({"num_draft_tokens": 5}, "SPEC-K: input num_draft_tokens must be at most 4, got 5"),
         ({"num_draft_tokens": -1}, "SPEC-K: input num_draft_tokens must not be negative, got -1"),
-        ({"beam_width": 2}, "REQ-UNSERVED: input beam_width must be 1, got 2"),
-        ({"bad_words": ["x"]}, "REQ-UNSERVED: input bad_words"),
-        ({"return_context_logits": True}, "REQ-UNSERVED: input return_context_logits"),
+        ({"beam_width": 2}, "REQ-UNSERVED: input beam_width must be 1 here"),
+        ({"num_return_sequences": 0}, "REQ-SEQUENCES: input num_return_sequences must be at least 1, got 0"),
+        ({"guided_decoding_guide": "x"}, "REQ-UNSERVED: input guided_decoding_guide"),
         ({"text_input": b"\xff"}, "input text_input is not UTF-8"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from scripted_llm import END, NextToken, ScriptedLlm
 from trtkit.draft_length import AdaptiveDraftLength, FixedDraftLength
 from trtkit.errors import ServerError
 from trtkit.serving.draft_target import DraftTargetRun, Generation, LlmCall
+from trtkit.serving.run_scores import LlmReply
 
 
 def counting(context: tuple[int, ...]) -> int:
@@ -142,9 +144,9 @@ def test_a_run_stopped_while_speculating_asks_no_model_again() -> None:
 
 def test_a_failing_model_ends_the_run_with_its_error() -> None:
     class Broken(ScriptedLlm):
-        def generate(self, call: LlmCall) -> Iterator[tuple[int, ...]]:
+        def generate(self, call: LlmCall) -> Iterator[LlmReply]:
             raise ServerError("tensorrt_llm_draft is gone", "start it")
-            yield ()
+            yield LlmReply(())
 
     with pytest.raises(ServerError, match="is gone"):
         list(run_of(ScriptedLlm(counting), Broken(counting)).steps())
@@ -176,3 +178,69 @@ def test_an_adaptive_length_changes_no_token(draft: NextToken) -> None:
     )
     list(run.steps())
     assert run.token_ids == plain(sometimes, 200)
+
+
+class LogitsLlm(ScriptedLlm):
+    """Hands out a row of logits for every token and, as engines do, for an end token that it does not show."""
+
+    def generate(self, call: LlmCall) -> Iterator[LlmReply]:
+        for reply in super().generate(call):
+            tokens = reply.token_ids
+            ended = self.next_token((*call.prompt_ids, *tokens)) == END and len(tokens) < call.max_new_tokens
+            rows = [np.full(3, token, np.float32) for token in (*tokens, *([END] if ended else []))]
+            yield LlmReply(tokens, tuple(-float(t) for t in tokens), np.stack(rows) if rows else np.zeros((0, 3)))
+
+
+def by_logits(target: ScriptedLlm, draft: ScriptedLlm, *, tokens: int = 12) -> DraftTargetRun:
+    generation = Generation("r", (1, 2, 3), tokens, end_ids=(END, 98), by_logits=True)
+    return DraftTargetRun(generation, target, draft, FixedDraftLength(4))
+
+
+def test_by_logits_the_target_gets_what_the_drafts_were_drawn_from() -> None:
+    target, draft = ScriptedLlm(sometimes), LogitsLlm(counting, chunk=9)
+    run = by_logits(target, draft)
+    list(run.steps())
+    assert run.token_ids == plain(sometimes)
+    assert {call.returns for call in draft.calls} == {frozenset({"generation_logits"})}
+    for call in target.calls:
+        assert call.returns == frozenset()
+        if call.draft_ids:
+            assert call.draft_logits is not None
+            assert call.draft_logits[:, 0].tolist() == list(call.draft_ids)
+
+
+@pytest.mark.parametrize("end", [END, 98])
+def test_by_logits_an_end_id_is_drafted_and_nothing_behind_it(end: int) -> None:
+    def ending(context: tuple[int, ...]) -> int:
+        return end if len(context) == 5 else counting(context)
+
+    target = ScriptedLlm(ending)
+    run = by_logits(target, LogitsLlm(ending, chunk=9, shows_end=end == 98))
+    list(run.steps())
+    assert target.calls[0].draft_ids == (4, 5, end)
+    assert target.calls[0].draft_logits is not None
+    assert target.calls[0].draft_logits[:, 0].tolist() == [4, 5, end]
+    assert (run.token_ids, run.finish_reason) == ([4, 5], "end_id")
+
+
+def test_by_tokens_an_end_id_is_not_drafted() -> None:
+    target = ScriptedLlm(until(6))
+    list(run_of(target, ScriptedLlm(until(6), shows_end=True)).steps())
+    assert target.calls[0].draft_ids == (4, 5, 6)
+
+
+@pytest.mark.parametrize("draft", [None, contrary, sometimes])
+def test_scores_belong_to_the_tokens_that_are_kept(draft: NextToken | None) -> None:
+    generation = Generation(
+        "r", (1, 2, 3), 9, end_ids=(98,), returns=frozenset({"log_probs", "generation_logits", "context_logits"})
+    )
+    target = LogitsLlm(lambda context: 98 if len(context) == 9 else sometimes(context), chunk=9)
+    run = DraftTargetRun(generation, target, draft and ScriptedLlm(draft), FixedDraftLength(3))
+    list(run.steps())
+    outputs = run.scores.outputs(0, generation.returns)
+    assert outputs["output_log_probs"].tolist() == [[[-token for token in run.token_ids]]]
+    assert outputs["cum_log_probs"].tolist() == [[-sum(run.token_ids)]]
+    assert outputs["generation_logits"][0, 0, :, 0].tolist() == run.token_ids
+    assert run.scores.outputs(2, generation.returns)["output_log_probs"].tolist() == [[[-t for t in run.token_ids[2:]]]]
+    asked = ["context_logits" in call.returns for call in target.calls]
+    assert asked == [True] + [False] * (len(asked) - 1)

@@ -12,11 +12,11 @@ from trtkit.errors import TrtkitError
 from trtkit.serving.answer import pieces_of
 from trtkit.serving.arguments import read_arguments
 from trtkit.serving.batch import Reply, refuse_batch, replies_of
+from trtkit.serving.build_defaults import read_defaults
 from trtkit.serving.cancellation import PolledCancellation
 from trtkit.serving.client_request import (
     ClientRequest,
     read_client_request,
-    read_defaults,
     refuse_surely_too_long,
     refuse_too_long,
 )
@@ -30,7 +30,8 @@ from trtkit.serving.prompts import Prompts
 from trtkit.serving.tensor import Array
 from trtkit.serving.text import TextTokenizer
 from trtkit.serving.triton_io import Counters, Sender, read_inputs
-from trtkit.serving.words import StopWords
+from trtkit.serving.word_lists import embedding_bias, word_tokens
+from trtkit.serving.words import StopWords, pack_words
 
 
 class DraftTarget:
@@ -71,9 +72,10 @@ class DraftTarget:
             except TrtkitError as error:
                 sender.fail(error)
                 continue
-            places = [(row, 0) for row in range(len(rows))]
-            for row, reply in zip(rows, replies_of(sender, places), strict=True):
-                self._threads.submit(self._answer_or_fail, row, reply)
+            places = [(row, index) for row, requests in enumerate(rows) for index in range(len(requests))]
+            answers = [each for requests in rows for each in requests]
+            for each, reply in zip(answers, replies_of(sender, places), strict=True):
+                self._threads.submit(self._answer_or_fail, each, reply)
 
     def finalize(self) -> None:
         """Wait for the answers under way."""
@@ -81,13 +83,18 @@ class DraftTarget:
         self._connection.close()
         self._counters.close()
 
-    def _read(self, request: Any) -> list[ClientRequest]:
+    def _read(self, request: Any) -> list[tuple[ClientRequest, ...]]:
+        """The sequences wanted of each row."""
         inputs = read_inputs(request, self._contract)
-        refuse_batch(inputs.num_rows, decoupled=self._decoupled)
-        return [
-            read_client_request(inputs, row, self._llm_contract, self._defaults, decoupled=self._decoupled)
+        seed_name = "seed" if any(tensor.name == "seed" for tensor in self._llm_contract.inputs) else "random_seed"
+        rows = [
+            read_client_request(inputs, row, self._llm_contract, self._defaults, decoupled=self._decoupled).sequences(
+                seed_name
+            )
             for row in range(inputs.num_rows)
         ]
+        refuse_batch(sum(len(requests) for requests in rows), decoupled=self._decoupled)
+        return rows
 
     def _answer_or_fail(self, request: ClientRequest, reply: Reply) -> None:
         self._under_way.add(request.request_id)
@@ -124,13 +131,17 @@ class DraftTarget:
         stream = self._tokenizer.stream(skip_special_tokens=self._skip_special_tokens)
         cancellation = PolledCancellation(reply.is_cancelled, self._cancellation_period_s)
         texts = [stream.push(prompt_ids)] if request.includes_prompt else []
+        num_sent = 0
         for piece in pieces_of(run, stream, StopWords(request.stop_words), cancellation.is_cancelled):
             if request.streaming and piece.token_ids:
-                reply.send(_piece_outputs(piece.text, piece.token_ids), final=False)
+                scores = run.scores.outputs(num_sent, request.returns)
+                reply.send(_piece_outputs(piece.text, piece.token_ids) | scores, final=False)
+                num_sent += len(piece.token_ids)
             else:
                 texts.append(piece.text)
         token_ids = () if request.streaming else tuple(run.token_ids)
         figures = _final_outputs(run, len(prompt_ids)) | target.cache_figures
+        figures |= run.scores.outputs(num_sent, request.returns)
         reply.send(_piece_outputs("".join(texts), token_ids) | figures, final=True)
 
     def _generation(self, request: ClientRequest, prompt_ids: tuple[int, ...]) -> Generation:
@@ -140,9 +151,19 @@ class DraftTarget:
             max_new_tokens=request.max_tokens,
             end_ids=request.end_ids,
             min_new_tokens=request.min_tokens,
-            sampling=request.sampling,
+            sampling={**request.sampling, **self._word_inputs(request)},
             rolling=self._defaults.rolling,
+            by_logits=request.by_logits,
+            returns=request.returns,
         )
+
+    def _word_inputs(self, request: ClientRequest) -> dict[str, Array]:
+        """Bad words and biased words as the engines take them."""
+        bad = word_tokens(self._tokenizer, request.bad_words)
+        vocab_size = self._defaults.vocab_size
+        bias = embedding_bias(self._tokenizer, request.bias_words, request.bias_weights, vocab_size)
+        inputs = {"bad_words_list": pack_words(bad) if bad else None, "embedding_bias": bias}
+        return {name: array for name, array in inputs.items() if array is not None}
 
     def _draft_length(self, request: ClientRequest) -> DraftLength:
         if self._defaults.adaptive and not request.fixes_draft_len:

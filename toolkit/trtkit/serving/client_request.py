@@ -2,53 +2,38 @@
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from trtkit.errors import RequestError
-from trtkit.serving.arguments import ModelArguments
-from trtkit.serving.context import RollingWindow
+from trtkit.serving.build_defaults import BuildDefaults
 from trtkit.serving.contract import CHAT_PARAMETER, CLIENT_NAMES
 from trtkit.serving.inputs import Inputs
+from trtkit.serving.run_scores import Score
 from trtkit.serving.tensor import ModelContract
 
 NOT_SERVED = (
     "decoder_text_input",
-    "bad_words",
-    "return_log_probs",
-    "return_context_logits",
-    "return_generation_logits",
     "prompt_embedding_table",
     "prompt_table_extra_id",
     "prompt_vocab_size",
-    "embedding_bias_words",
-    "embedding_bias_weights",
     "guided_decoding_guide_type",
     "guided_decoding_guide",
     "image_input",
     "image_bytes_input",
     "video_bytes_input",
     "image_url_input",
-    "use_draft_logits",
 )
-_ONLY_ONE = ("num_return_sequences", "beam_width")
 _MAX_SESSION_BYTES = 4 << 20
 # Set by the loop itself for every call, or meant for the answer as a whole.
-_NOT_PASSED_ON = {"streaming", "end_id", "pad_id", "min_tokens", "min_length", "exclude_input_in_output"}
-
-
-@dataclass(frozen=True)
-class BuildDefaults:
-    """What the repository says for requests that say nothing. max_draft_len 0 means that there is no draft."""
-
-    end_ids: tuple[int, ...]
-    pad_id: int
-    max_draft_len: int
-    adaptive: bool
-    max_input_len: int
-    max_seq_len: int
-    excludes_prompt: bool
-    rolling: RollingWindow | None = None
+_SCORES: tuple[Score, ...] = ("log_probs", "generation_logits", "context_logits")
+_NOT_PASSED_ON = {
+    *("streaming", "end_id", "pad_id", "min_tokens", "min_length", "exclude_input_in_output"),
+    *("num_return_sequences", "beam_width", *(f"return_{score}" for score in _SCORES)),
+}
+_SEQUENCE_STRIDE = 0xD1B54A32D192ED03  # odd and far from the stride of evictions: seeds of sequences do not meet
 
 
 @dataclass(frozen=True)
@@ -56,7 +41,7 @@ class ClientRequest:
     """One answer as the client wants it. sampling has the engine's input names.
 
     fixes_draft_len says that max_draft_len is the client's own number and not to be changed. is_chat: text is for the
-    chat template.
+    chat template. bad_words and bias_words, with a weight each, become token ids once the tokenizer is there.
     """
 
     request_id: str
@@ -67,26 +52,30 @@ class ClientRequest:
     end_ids: tuple[int, ...]
     pad_id: int
     stop_words: tuple[str, ...]
+    bad_words: tuple[str, ...]
+    bias_words: tuple[str, ...]
+    bias_weights: tuple[float, ...]
     sampling: Mapping[str, Any]
     max_draft_len: int
     fixes_draft_len: bool
     streaming: bool
     includes_prompt: bool
+    by_logits: bool
+    returns: frozenset[Score]
+    num_sequences: int
 
-
-def read_defaults(arguments: ModelArguments) -> BuildDefaults:
-    """The parameters of the BLS model. Raises InputError naming the one that is missing or wrong."""
-    drafts = bool(arguments.parameter("tensorrt_llm_draft_model_name", ""))
-    return BuildDefaults(
-        end_ids=arguments.numbers("end_ids"),
-        pad_id=arguments.number("pad_id"),
-        max_draft_len=arguments.number("max_draft_len", 0) if drafts else 0,
-        adaptive=arguments.flag("adaptive_draft_length", default=False),
-        max_input_len=arguments.number("max_input_len"),
-        max_seq_len=arguments.number("max_seq_len"),
-        excludes_prompt=arguments.flag("exclude_input_in_output", default=False),
-        rolling=_rolling(arguments),
-    )
+    def sequences(self, seed_name: str) -> tuple["ClientRequest", ...]:
+        """One request for each sequence wanted, with a seed of its own; the first keeps the client's."""
+        seed = int(np.asarray(self.sampling.get(seed_name, 0)).reshape(-1)[0])
+        others = (
+            replace(
+                self,
+                request_id=f"{self.request_id}-{index}",
+                sampling={**self.sampling, seed_name: (seed + index * _SEQUENCE_STRIDE) % 2**64},
+            )
+            for index in range(1, self.num_sequences)
+        )
+        return (self, *others)
 
 
 def read_client_request(
@@ -117,11 +106,17 @@ def read_client_request(
         end_ids=defaults.end_ids if end_id is None else (end_id,),
         pad_id=defaults.pad_id if pad_id is None else pad_id,
         stop_words=tuple(inputs.texts("stop_words", row)),
+        bad_words=tuple(inputs.texts("bad_words", row)),
+        bias_words=tuple(inputs.texts("embedding_bias_words", row)),
+        bias_weights=tuple(inputs.numbers("embedding_bias_weights", row)),
         sampling=_sampling(inputs, row, llm),
         max_draft_len=_draft_len(inputs.value("num_draft_tokens", row), defaults),
         fixes_draft_len="num_draft_tokens" in inputs,
         streaming=streaming,
         includes_prompt=not streaming and not (defaults.excludes_prompt if exclude is None else exclude),
+        by_logits=_switch(inputs, "use_draft_logits", row, default=defaults.by_logits),
+        returns=frozenset(score for score in _SCORES if inputs.value(f"return_{score}", row)),
+        num_sequences=_num_sequences(inputs.value("num_return_sequences", row)),
     )
 
 
@@ -172,20 +167,30 @@ def refuse_too_long(num_prompt_tokens: int, max_tokens: int, defaults: BuildDefa
         )
 
 
-def _rolling(arguments: ModelArguments) -> RollingWindow | None:
-    if not arguments.parameter("window_tokens", ""):
-        return None
-    return RollingWindow(*(arguments.number(key) for key in ("sink_tokens", "window_tokens", "evict_tokens")))
-
-
 def _refuse_unserved(inputs: Inputs, row: int) -> None:
     for name in NOT_SERVED:
         # Clients send false for the switches among them as a matter of course.
         if name in inputs and inputs.any_set(name):
             raise RequestError(f"input {name} is not served by trtkit's models", "leave it out", code="REQ-UNSERVED")
-    for name in _ONLY_ONE:
-        if (value := inputs.value(name, row)) not in (None, 1):
-            raise RequestError(f"input {name} must be 1, got {value}", "leave it out", code="REQ-UNSERVED")
+    if inputs.value("beam_width", row) not in (None, 1):
+        raise RequestError(
+            "input beam_width must be 1 here: beams and drafts exclude each other",
+            "ask the ensemble, which has no drafts",
+            code="REQ-UNSERVED",
+        )
+
+
+def _switch(inputs: Inputs, name: str, row: int, *, default: bool) -> bool:
+    value = inputs.value(name, row)
+    return default if value is None else bool(value)
+
+
+def _num_sequences(asked: int | None) -> int:
+    if asked is not None and asked < 1:
+        raise RequestError(
+            f"input num_return_sequences must be at least 1, got {asked}", "ask for one", code="REQ-SEQUENCES"
+        )
+    return asked or 1
 
 
 def _draft_len(asked: int | None, defaults: BuildDefaults) -> int:

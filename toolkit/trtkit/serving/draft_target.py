@@ -2,12 +2,16 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
+
+import numpy as np
 
 from trtkit.acceptance import Acceptance
 from trtkit.draft_length import DraftLength
 from trtkit.serving.context import Context, RollingWindow
+from trtkit.serving.run_scores import LlmReply, RunScores, Score
+from trtkit.serving.tensor import Array
 
 FinishReason = Literal["length", "end_id", "stop_words", "cancelled"]
 
@@ -17,7 +21,8 @@ class LlmCall:
     """One request to a `tensorrt_llm` model.
 
     sampling has the model's own input names; it goes to draft and target alike, so that the draft guesses under the
-    same rules. draft_ids empty means that none are sent: the runtime rejects an empty draft.
+    same rules. draft_ids empty means that none are sent: the runtime rejects an empty draft. draft_logits, [drafts, V],
+    are what they were drawn from. returns: what is asked for besides tokens.
     """
 
     request_id: str
@@ -28,13 +33,15 @@ class LlmCall:
     streaming: bool = False
     sampling: Mapping[str, Any] = field(default_factory=dict)
     num_evicted_tokens: int = 0
+    draft_logits: Array | None = None
+    returns: frozenset[Score] = frozenset()
 
 
 class Llm(Protocol):
     """A model that continues a prompt."""
 
-    def generate(self, call: LlmCall) -> Iterator[tuple[int, ...]]:
-        """New tokens, response by response. The caller reads to the end, also after `stop`."""
+    def generate(self, call: LlmCall) -> Iterator[LlmReply]:
+        """Response by response. The caller reads to the end, also after `stop`."""
         ...
 
     def stop(self, request_id: str) -> None:
@@ -44,7 +51,11 @@ class Llm(Protocol):
 
 @dataclass(frozen=True)
 class Generation:
-    """What one answer is made of. Any of end_ids ends it and is no part of it; rolling bounds what models are shown."""
+    """What one answer is made of.
+
+    Any of end_ids ends it and is no part of it; rolling bounds what models are shown. by_logits: drafts are accepted
+    by comparing distributions, not tokens. returns: what the caller wants besides tokens.
+    """
 
     request_id: str
     prompt_ids: tuple[int, ...]
@@ -53,6 +64,8 @@ class Generation:
     min_new_tokens: int = 0
     sampling: Mapping[str, Any] = field(default_factory=dict)
     rolling: RollingWindow | None = None
+    by_logits: bool = False
+    returns: frozenset[Score] = frozenset()
 
 
 class DraftTargetRun:
@@ -79,6 +92,7 @@ class DraftTargetRun:
         self._num_calls = 0
         self._context = Context(generation.prompt_ids, generation.rolling)
         self.token_ids: list[int] = []
+        self.scores = RunScores()
         self.outcomes: list[Acceptance] = []
         self.num_target_passes = 0
         self.draft_time_ns = 0
@@ -105,12 +119,12 @@ class DraftTargetRun:
     def _speculate(self, max_draft_len: int) -> Iterator[tuple[int, ...]]:
         """One draft and its verification."""
         started_ns = self._clock_ns()
-        draft_ids = self._propose(max_draft_len)
+        draft_ids, draft_logits = self._propose(max_draft_len)
         drafted_ns = self._clock_ns()
         self.draft_time_ns += drafted_ns - started_ns
         if self.finish_reason is not None:
             return
-        returned = self._verify(draft_ids)
+        returned = self._verify(draft_ids, draft_logits)
         verified_ns = self._clock_ns()
         self.target_time_ns += verified_ns - drafted_ns
         outcome = _outcome(draft_ids, returned)
@@ -124,20 +138,36 @@ class DraftTargetRun:
         if kept:
             yield kept
 
-    def _propose(self, max_draft_len: int) -> tuple[int, ...]:
-        """The draft's continuation, cut before an end id; may be empty."""
+    def _propose(self, max_draft_len: int) -> tuple[tuple[int, ...], Array | None]:
+        """The draft's continuation, and what it was drawn from where that is compared; may be empty.
+
+        Compared by tokens, an end id need not be drafted: the target chooses it or not in either case. Compared by
+        logits it is a draft like any other: leaving it out would make answers longer than the target's (q(end) of the
+        draws would be drawn again). Models do not show the end id, but the row of logits that it was drawn from.
+        """
         assert self._draft is not None
         # Room for the verification too: draft and target must be shown the same tokens.
         self._context.make_room(max_draft_len + 1)
-        call = self._call(max_draft_len)
-        proposed = [token for tokens in self._draft.generate(call) for token in tokens]
-        return self._before_end(tuple(proposed[:max_draft_len]))
+        by_logits = self.generation.by_logits
+        call = self._call(max_draft_len, returns=frozenset({"generation_logits"} if by_logits else ()))
+        replies = list(self._draft.generate(call))
+        proposed = tuple(token for reply in replies for token in reply.token_ids)
+        if not by_logits:
+            return self._before_end(proposed[:max_draft_len]), None
+        logits = np.concatenate([reply.generation_logits for reply in replies if reply.generation_logits is not None])
+        if len(logits) > len(proposed) and self.generation.end_ids:
+            proposed = (*proposed, self.generation.end_ids[0])
+        kept = len(self._before_end(proposed[:max_draft_len])) + 1
+        return proposed[:max_draft_len][:kept], logits[:max_draft_len][:kept]
 
-    def _verify(self, draft_ids: tuple[int, ...]) -> tuple[int, ...]:
+    def _verify(self, draft_ids: tuple[int, ...], draft_logits: Array | None) -> tuple[int, ...]:
         """What the target makes of the draft: accepted tokens, then one of its own."""
-        call = self._call(len(draft_ids) + 1, draft_ids=draft_ids)
+        call = self._call(len(draft_ids) + 1, draft_ids=draft_ids, draft_logits=draft_logits if draft_ids else None)
         self.num_target_passes += 1
-        return tuple(token for tokens in self._target.generate(call) for token in tokens)
+        replies = list(self._target.generate(self._scored(call)))
+        for reply in replies:
+            self.scores.note(reply)
+        return tuple(token for reply in replies for token in reply.token_ids)
 
     def _decode(self) -> Iterator[tuple[int, ...]]:
         """The target alone, for as many tokens as the draft length asks for before it is consulted again."""
@@ -145,7 +175,9 @@ class DraftTargetRun:
         wanted = self._context.room_tokens(wanted)
         call = self._call(wanted, streaming=True)
         started_ns, num_tokens, told = self._clock_ns(), 0, False
-        for tokens in self._target.generate(call):
+        for reply in self._target.generate(self._scored(call)):
+            tokens = reply.token_ids
+            self.scores.note(reply)
             num_tokens += len(tokens)
             self.num_target_passes += len(tokens)
             if self.finish_reason is None and (kept := self._keep(tokens)):
@@ -159,25 +191,29 @@ class DraftTargetRun:
         if num_tokens < wanted:
             self.stop("end_id")
 
-    def _call(self, max_new_tokens: int, *, draft_ids: tuple[int, ...] = (), streaming: bool = False) -> LlmCall:
+    def _call(self, max_new_tokens: int, **changes: Any) -> LlmCall:
         self._num_calls += 1
         generation = self.generation
         return LlmCall(
             request_id=f"{generation.request_id}-{self._num_calls}",
             prompt_ids=self._context.make_room(max_new_tokens),
             max_new_tokens=max_new_tokens,
-            draft_ids=draft_ids,
-            # A call's minimum may not exceed its maximum, which is small for a draft.
-            min_new_tokens=min(max_new_tokens, max(0, generation.min_new_tokens - len(self.token_ids))),
-            streaming=streaming,
+            min_new_tokens=min(max(0, generation.min_new_tokens - len(self.token_ids)), max_new_tokens),
             sampling=generation.sampling,
             num_evicted_tokens=self._context.num_evicted_tokens,
+            **changes,
         )
+
+    def _scored(self, call: LlmCall) -> LlmCall:
+        """The call with what the caller wants back; the prompt's logits come from the first call alone."""
+        wanted = self.generation.returns
+        return replace(call, returns=wanted - {"context_logits"} if self.scores.has_replies else wanted)
 
     def _keep(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """Append confirmed tokens up to an end id or the budget, and note why the answer is over."""
         kept = self._before_end(tuple(tokens))[: self._remaining()]
         self.token_ids.extend(kept)
+        self.scores.trim(len(self.token_ids))
         self._context.append(kept)
         if len(kept) < len(tokens) and tokens[len(kept)] in self.generation.end_ids:
             self.stop("end_id")

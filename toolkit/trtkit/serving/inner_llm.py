@@ -12,6 +12,7 @@ import numpy as np
 
 from trtkit.serving.draft_target import LlmCall
 from trtkit.serving.kserve import Conversation, array_of, request_message
+from trtkit.serving.run_scores import LlmReply
 from trtkit.serving.tensor import Array, ModelContract, Outputs
 
 _SEED_STRIDE = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: neighbouring counts give seeds far apart
@@ -37,8 +38,8 @@ class InnerLlm:
         self._ends = {"end_id": end_id, "pad_id": pad_id}
         self.cache_figures: dict[str, Array] = {}
 
-    def generate(self, call: LlmCall) -> Iterator[tuple[int, ...]]:
-        """New tokens, response by response. Raises the model's own error."""
+    def generate(self, call: LlmCall) -> Iterator[LlmReply]:
+        """Response by response. Raises the model's own error."""
         values: dict[str, Any] = {
             "input_ids": np.array(call.prompt_ids, dtype=np.int32),
             "input_lengths": len(call.prompt_ids),
@@ -46,6 +47,8 @@ class InnerLlm:
             "streaming": call.streaming and self._decoupled,
             "exclude_input_in_output": True,
             "draft_input_ids": np.array(call.draft_ids, dtype=np.int32) if call.draft_ids else None,
+            "draft_logits": call.draft_logits,
+            **{f"return_{score}": True for score in call.returns},
             self._min_tokens: call.min_new_tokens or None,
             **self._ends,
             **call.sampling,
@@ -53,8 +56,7 @@ class InnerLlm:
         }
         for outputs in self._conversation.ask(request_message(self._contract, values, request_id=call.request_id)):
             self._note_cache(outputs)
-            length = int(array_of(outputs, "sequence_length").reshape(-1)[0])
-            yield tuple(array_of(outputs, "output_ids").reshape(-1)[:length].tolist())
+            yield _reply(outputs)
 
     def stop(self, request_id: str) -> None:
         """Cancel the call under way; its iterator ends, and the answer's conversation with it."""
@@ -70,3 +72,16 @@ class InnerLlm:
     def _note_cache(self, outputs: Outputs) -> None:
         if not self.cache_figures:
             self.cache_figures = {name: outputs[name] for name in _CACHE_FIGURES if name in outputs}
+
+
+def _reply(outputs: Outputs) -> LlmReply:
+    """The first beam of a response."""
+    length = int(array_of(outputs, "sequence_length").reshape(-1)[0])
+    log_probs, logits = outputs.get("output_log_probs"), outputs.get("generation_logits")
+    context = outputs.get("context_logits")
+    return LlmReply(
+        token_ids=tuple(array_of(outputs, "output_ids").reshape(-1)[:length].tolist()),
+        log_probs=() if log_probs is None else tuple(log_probs.reshape(-1)[:length].tolist()),
+        generation_logits=None if logits is None else logits[0, 0],
+        context_logits=None if context is None else context[0],
+    )

@@ -11,10 +11,12 @@ from trtkit.reference.model.decoder import Decoder
 from trtkit.reference.model.load import WeightLoader
 
 
-def decoder_of(folder: Path, *, packed: bool | None = None, capacity: int = 256) -> Decoder:
+def decoder_of(
+    folder: Path, *, packed: bool | None = None, capacity: int = 256, max_seq_len: int | None = None
+) -> Decoder:
     """The checkpoint's decoder with an empty cache."""
     config = read_config(folder)
-    weights = WeightLoader(folder, config, torch.device("cpu"), packed=packed).load(capacity)
+    weights = WeightLoader(folder, config, torch.device("cpu"), packed=packed).load(max_seq_len or capacity)
     shape = (config.num_kv_heads, config.head_dim)
     storage = KvStorage(
         num_layers=config.num_layers, num_slots=1, capacity=capacity, kv_shape=shape, like=weights.embedding

@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from oracles import prompt_of
 from passes import decoder_of, rows_from
 from row_invariance import needs_measured_processor
+from tiny import FAMILIES, VOCAB_SIZE, tiny_checkpoint
 from tiny_trtllm import tiny_model, write_checkpoint
+from trtkit.conversion.convert import convert_checkpoint
+from trtkit.conversion.options import ConversionOptions
 from trtkit.reference.model.decoder import Decoder
 
 NUM_TOKENS = 150
@@ -32,6 +36,19 @@ def logits_in_passes_of(sizes: list[int], decoder: Decoder, token_ids: list[int]
         if start >= len(token_ids):
             return torch.cat(parts)
     raise AssertionError("cycle never ends")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_keeps_its_bits(family: str, tmp_path: Path) -> None:
+    """Experts above all: which rows visit an expert together differs from pass to pass."""
+    needs_measured_processor(torch.float32)
+    source = tiny_checkpoint(tmp_path / "source", family)
+    (tmp_path / "out").mkdir()
+    convert_checkpoint(source, tmp_path / "out", ConversionOptions(dtype="float32"))
+    token_ids = prompt_of(NUM_TOKENS, VOCAB_SIZE)
+    whole = logits_in_passes_of([NUM_TOKENS], decoder_of(tmp_path / "out"), token_ids)
+    for sizes in ([1], [2], [9], [1, 6, 1, 100]):
+        assert torch.equal(logits_in_passes_of(sizes, decoder_of(tmp_path / "out"), token_ids), whole), sizes
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -13,13 +13,24 @@ from torch import Tensor
 from trtkit.reference.model.linear import MIN_ROWS, Linear
 from trtkit.reference.model.mlp import Mlp
 
+_LANES = 32
+
 
 @dataclass(frozen=True)
 class SharedExpert:
-    """An MLP that every token visits, weighed by the sigmoid of its gate. gate: [N, E] -> [N, 1]"""
+    """An MLP that every token visits, weighed by the sigmoid of its product with `gate`, [E] float32.
+
+    PyTorch computes the last elements of a tensor, up to _LANES of them, with another exponential than those before:
+    each row gets as many copies, so that its own is the same in every company.
+    """
 
     mlp: Mlp
-    gate: Linear
+    gate: Tensor
+
+    def __call__(self, x: Tensor, num_rows: int) -> Tensor:
+        """[N, E] -> [N, E] float32"""
+        logits = (x.float() * self.gate).sum(1, keepdim=True).expand(-1, _LANES).contiguous()
+        return torch.sigmoid(logits)[:, :1] * self.mlp(x, num_rows)
 
 
 class Experts:
@@ -51,10 +62,9 @@ class Experts:
                 answer = self._run(expert, x[rows])
                 mixed.index_add_(0, rows, answer * weights.flatten()[mine, None])
             start += count
-        answer = mixed.to(x.dtype)
         if self._shared is not None:
-            answer += torch.sigmoid(self._shared.gate(x)) * self._shared.mlp(x, num_rows)
-        return answer
+            mixed += self._shared(x, num_rows)
+        return mixed.to(x.dtype)
 
     def _route(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(weights, experts), both [N, K], by falling probability: a softmax over all experts, in float32."""

@@ -157,9 +157,8 @@ class _LayerReader:
         hidden = self._config.hidden_size
         up = self._weights("mlp.shared_expert.fc", (2 * inner, hidden), "halves")
         down = self._weights("mlp.shared_expert.proj", (hidden, inner), "columns")
-        return SharedExpert(
-            self._gated_mlp(up, down), self._linear("mlp.shared_expert_gate", (1, hidden), "whole", has_bias=False)
-        )
+        gate = self._take("mlp.shared_expert_gate.weight", (1, hidden))
+        return SharedExpert(self._gated_mlp(up, down), gate[0].to(self._move(gate).device, torch.float32))
 
     def _gated_mlp(self, up: list[LinearWeight], down: list[LinearWeight]) -> Mlp:
         ordered = [weight.with_rows(_swap_halves) for weight in up]

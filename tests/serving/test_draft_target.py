@@ -244,3 +244,8 @@ def test_scores_belong_to_the_tokens_that_are_kept(draft: NextToken | None) -> N
     assert run.scores.outputs(2, generation.returns)["output_log_probs"].tolist() == [[[-t for t in run.token_ids[2:]]]]
     asked = ["context_logits" in call.returns for call in target.calls]
     assert asked == [True] + [False] * (len(asked) - 1)
+
+
+def test_a_draft_that_returns_no_logits_is_named() -> None:
+    with pytest.raises(ServerError, match="DRAFT-LOGITS"):
+        list(by_logits(ScriptedLlm(counting), ScriptedLlm(counting)).steps())

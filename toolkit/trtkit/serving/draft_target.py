@@ -9,6 +9,7 @@ import numpy as np
 
 from trtkit.acceptance import Acceptance
 from trtkit.draft_length import DraftLength
+from trtkit.errors import ServerError
 from trtkit.serving.context import Context, RollingWindow
 from trtkit.serving.run_scores import LlmReply, RunScores, Score
 from trtkit.serving.tensor import Array
@@ -143,7 +144,8 @@ class DraftTargetRun:
 
         Compared by tokens, an end id need not be drafted: the target chooses it or not in either case. Compared by
         logits it is a draft like any other: leaving it out would make answers longer than the target's (q(end) of the
-        draws would be drawn again). Models do not show the end id, but the row of logits that it was drawn from.
+        draws would be drawn again). Models do not show it: a draft that returns fewer tokens than asked has ended.
+        Where draft and target hand logits over between themselves, what stands for them is passed on as it is.
         """
         assert self._draft is not None
         # Room for the verification too: draft and target must be shown the same tokens.
@@ -154,11 +156,18 @@ class DraftTargetRun:
         proposed = tuple(token for reply in replies for token in reply.token_ids)
         if not by_logits:
             return self._before_end(proposed[:max_draft_len]), None
-        logits = np.concatenate([reply.generation_logits for reply in replies if reply.generation_logits is not None])
-        if len(logits) > len(proposed) and self.generation.end_ids:
-            proposed = (*proposed, self.generation.end_ids[0])
-        kept = len(self._before_end(proposed[:max_draft_len])) + 1
-        return proposed[:max_draft_len][:kept], logits[:max_draft_len][:kept]
+        rows = [reply.generation_logits for reply in replies if reply.generation_logits is not None]
+        if not rows:
+            raise ServerError(
+                "the draft model returned no logits to accept by",
+                "build with speculation.acceptance: logits, or leave use_draft_logits out",
+                code="DRAFT-LOGITS",
+            )
+        logits = np.concatenate(rows)
+        if len(proposed) < max_draft_len:
+            proposed = (*proposed, *self.generation.end_ids[:1])
+        draft_ids = proposed[: min(len(self._before_end(proposed)) + 1, max_draft_len)]
+        return draft_ids, logits[: len(draft_ids)]
 
     def _verify(self, draft_ids: tuple[int, ...], draft_logits: Array | None) -> tuple[int, ...]:
         """What the target makes of the draft: accepted tokens, then one of its own."""

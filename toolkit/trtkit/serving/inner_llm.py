@@ -82,6 +82,6 @@ def _reply(outputs: Outputs) -> LlmReply:
     return LlmReply(
         token_ids=tuple(array_of(outputs, "output_ids").reshape(-1)[:length].tolist()),
         log_probs=() if log_probs is None else tuple(log_probs.reshape(-1)[:length].tolist()),
-        generation_logits=None if logits is None else logits[0, 0],
+        generation_logits=None if logits is None else logits.reshape(-1, logits.shape[-1]),
         context_logits=None if context is None else context[0],
     )

@@ -212,7 +212,6 @@ CASES: dict[str, Case] = {
         yaml(backend="llmapi", target__tensor_parallel=4),
         yaml(backend="llmapi", target__tensor_parallel=4, draft__tensor_parallel=4),
     ),
-    "SERVING-LIMIT": Case(yaml(speculation__acceptance="logits"), yaml(speculation__acceptance="token")),
     "REFERENCE-LIMIT": Case(
         yaml(backend="reference", kv_cache__dtype="fp8"), yaml(backend="reference", kv_cache__dtype="auto")
     ),

@@ -149,7 +149,7 @@ CASES: dict[str, tuple[Case, set[str]]] = {
     "padded vocabularies, token acceptance": (yaml({}, **QWEN, **SIZES), ACCEPTED),
     "padded vocabularies, logits acceptance": (
         yaml({"speculation.acceptance": "logits"}, **QWEN, **SIZES),
-        {"PAIR-VOCAB", "SERVING-LIMIT"},
+        {"PAIR-VOCAB"},
     ),
     "a larger draft whose ids the target knows": (yaml({}, **QWEN, **LARGER_DRAFT), ACCEPTED),
     "a larger draft whose ids it does not": (

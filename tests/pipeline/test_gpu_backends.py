@@ -328,7 +328,7 @@ def test_a_build_for_the_llm_api_is_checked_for_what_it_holds(site: Site) -> Non
         ("target.quantization=int8_weight_only", "LLMAPI-QUANT"),
         ("speculation.adaptive=true", "LLMAPI-ADAPTIVE"),
         ("draft.dtype=float16", "LLMAPI-DRAFT"),
-        ("attention_sinks={window_tokens: 32}", "SINK-LLMAPI SERVING-LIMIT"),
+        ("attention_sinks={window_tokens: 32}", "SINK-LLMAPI"),
     ],
 )
 def test_what_the_llm_api_cannot_serve_is_refused(site: Site, override: str, code: str) -> None:

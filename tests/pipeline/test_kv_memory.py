@@ -1,7 +1,6 @@
 """Two models on one GPU get in config.pbtxt what the plan computes; a model with GPUs of its own takes what is left."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from known_models import fill_cache
@@ -58,8 +57,7 @@ def test_a_plan_that_holds_nothing_is_not_rendered(cache: Path) -> None:
 
 def test_logits_are_accepted_over_mpi_by_engines_that_hand_them_out(cache: Path) -> None:
     """Orchestrator mode, every process started beforehand and named as a participant, logits gathered by both."""
-    logits: dict[str, Any] = {"ignore": ("SERVING-LIMIT",)}
-    stages = planned(cache, "speculation.acceptance=logits", "gpu.count=2", **logits)
+    stages = planned(cache, "speculation.acceptance=logits", "gpu.count=2")
     for role, ranks in {"draft": "1", "target": "2"}.items():
         written = parameters(stages)[role]
         assert (written["participant_ids"], written["speculative_decoding_fast_logits"]) == (ranks, "true")

@@ -34,20 +34,11 @@ def unexecuted(spec: ModelSpec) -> Iterator[str]:
 
 
 def _features(deployment: Deployment) -> Iterable[Hit]:
-    config, speculation = deployment.config, deployment.speculation
-    if config.kv_cache.dtype != "auto":
-        yield hit("kv_cache.dtype", what=f"an {config.kv_cache.dtype} KV cache", instead="auto")
+    dtype = deployment.config.kv_cache.dtype
+    if dtype != "auto":
+        yield hit("kv_cache.dtype", what=f"an {dtype} KV cache", instead="auto")
     if deployment.engine_sinks:
         yield hit("attention_sinks.strategy", what="attention sinks inside of the engine", instead="rolling")
-    if speculation is not None and speculation.acceptance == "logits":
-        yield hit("speculation.acceptance", what="acceptance by logits", instead="token")
-
-
-def _unserved(deployment: Deployment) -> Iterable[Hit]:
-    """What the Triton models of this version leave out on engines; the reference backend has its own rule."""
-    speculation = deployment.speculation
-    if speculation is not None and speculation.acceptance == "logits" and deployment.backend == "engine":
-        yield hit("speculation.acceptance", what="acceptance by logits", instead="acceptance: token")
 
 
 LIMIT_OF_VERSION_RULES: tuple[Rule[Deployment], ...] = (
@@ -61,16 +52,5 @@ LIMIT_OF_VERSION_RULES: tuple[Rule[Deployment], ...] = (
         source="trtkit's reference engine",
         find=_limits,
         example=hit("kv_cache.dtype", what="an fp8 KV cache", instead="auto"),
-    ),
-    Rule(
-        code="SERVING-LIMIT",
-        severity="error",
-        looks_at="YAML",
-        when="the Triton models of this version do not serve what the YAML asks for",
-        cause="trtkit's Triton models do not serve {what} yet",
-        fix="write {instead}",
-        source="trtkit's draft-target model",
-        find=_unserved,
-        example=hit("speculation.acceptance", what="acceptance by logits", instead="acceptance: token"),
     ),
 )

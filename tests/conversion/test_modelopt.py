@@ -119,8 +119,6 @@ QUANTIZED_SIZES = {
     "moe_intermediate_size": 512,
     "shared_expert_intermediate_size": 512,
     "num_hidden_layers": 4,
-    "layer_types": None,
-    "mlp_only_layers": [],
 }
 CELLS = [
     pytest.param(family, layout, quantization, matrix.modelopt_cell(family, layout, quantization))
@@ -145,7 +143,8 @@ def quantizable(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 
     def source(family: str) -> Path:
         folder = root / family
-        return folder if folder.exists() else tiny.tiny_checkpoint(folder, family, "bfloat16", **QUANTIZED_SIZES)
+        own = {"gemma3": {"layer_types": None}, "qwen2_moe": {"mlp_only_layers": []}}.get(family, {})
+        return folder if folder.exists() else tiny.tiny_checkpoint(folder, family, "bfloat16", **QUANTIZED_SIZES, **own)
 
     return source
 

@@ -28,6 +28,7 @@ OTHER: dict[str, Any] = {
     "use_parallel_embedding": True,
     "embedding_sharding_dim": 1,
     "weight_only_arch": 90,
+    "pad_vocab_to": 384,
 }
 # Options whose effect is not in the files of an ordinary conversion; tested where that effect is.
 ELSEWHERE = {

@@ -20,10 +20,16 @@ from trtkit.errors import InputError
 from trtkit.pipeline.dry_run import dry_run
 from trtkit.pipeline.request import BuildRequest
 from trtkit.pipeline.run import BuildOptions, prepare
-from trtkit.pipeline.stages import conversion_options
+from trtkit.pipeline.stages import requested_conversion
 
 Changes = dict[str, Any]
 ALONE: Changes = {"draft": None, "speculation": {"kind": "none"}}
+# A pair whose vocabularies differ in size by padding.
+QWEN: Changes = {
+    "target.checkpoint": "Qwen/Qwen2.5-72B-Instruct",
+    "draft.checkpoint": "Qwen/Qwen2.5-1.5B-Instruct",
+    "kv_cache.dtype": "auto",
+}
 # Field -> its other value, and what else must be written for both to be possible.
 ENGINE: dict[str, tuple[Any, Changes]] = {
     "name": ("another", {}),
@@ -45,6 +51,7 @@ ENGINE: dict[str, tuple[Any, Changes]] = {
     "speculation.kind": ("none", {}),
     "speculation.max_draft_len": (3, {}),
     "speculation.adaptive": (False, {}),
+    "speculation.pad_draft_vocab": (True, QWEN),
     "kv_cache.dtype": ("auto", {}),
     "kv_cache.block_size": (64, {}),
     "kv_cache.reuse": (False, ALONE | {"attention_sinks": None}),
@@ -75,6 +82,7 @@ LLMAPI: dict[str, tuple[Any, Changes]] = {
         ALONE | {"target.checkpoint": "mistralai/Mixtral-8x7B-Instruct-v0.1", "target.quantization": "none"},
     ),
     "draft.checkpoint": ("meta-llama/Llama-3.1-8B-Instruct", {}),
+    "draft.quantization": ("fp8", {}),
     "speculation.kind": ("none", {}),
     "speculation.max_draft_len": (3, {}),
     "kv_cache.dtype": ("auto", {}),
@@ -108,10 +116,10 @@ NOT_SERVED: Changes = {
 # Fields that the LLM API has no counterpart for: any value but the one that means "nothing" is refused.
 NOT_FOR_LLMAPI: dict[str, tuple[Any, Changes]] = {
     "target.quantization": ("none", {}),
-    "draft.quantization": ("fp8", {}),
     "draft.dtype": ("float16", {}),
     "speculation.acceptance": ("logits", {}),
     "speculation.adaptive": (True, {}),
+    "speculation.pad_draft_vocab": (True, {}),
     "attention_sinks.sink_tokens": (4, {"attention_sinks.window_tokens": 1024}),
     "attention_sinks.window_tokens": (1024, {"attention_sinks.sink_tokens": 4}),
     "attention_sinks.strategy": ("rolling", {"attention_sinks.window_tokens": 1024}),
@@ -224,9 +232,9 @@ def _checkpoints(request: BuildRequest) -> list[Any]:
     if request.config.backend != "engine":
         return []
     made: list[Any] = []
-    for role, model in request.config.models.items():
+    for role in request.config.models:
         source = read_model_spec(request.inputs[role].folder)
-        made.append(checkpoint_config(source, conversion_options(model, request.config)))
+        made.append(checkpoint_config(source, requested_conversion(role, request)))
         spec = engine_spec(role, request.config, request.sm)
         made.append(engine_key("content", spec, request.release, spec.sm))
     return made

@@ -233,6 +233,19 @@ def test_an_fp8_pair_is_built_from_its_calibration(site: Site) -> None:
     assert {"convert target", "engine target"} <= set(skipped(again))
 
 
+def test_a_draft_gets_as_many_logits_as_its_target(site: Site) -> None:
+    larger = tiny_checkpoint(site.folder / "larger", tokenizer=True, vocab_size=352)
+    report = site.build(f"target.checkpoint={larger}", "speculation.pad_draft_vocab=true")
+    sizes = {}
+    for role in ("target", "draft"):
+        sizes[role] = json.loads((report.out / "checkpoints" / role / "config.json").read_text())["vocab_size"]
+        assert read_engine(report.out / "engines" / role).vocab_size == 352
+    assert sizes == {"target": 352, "draft": 352}
+    again = site.build(f"target.checkpoint={larger}", "speculation.pad_draft_vocab=false")
+    assert {"convert target", "engine target"} <= set(skipped(again))
+    assert not {"convert draft", "engine draft"} & set(skipped(again))
+
+
 def test_another_backend_takes_the_scripts_away_again(site: Site) -> None:
     site.build()
     report = site.build("backend=reference", "target.tensor_parallel=1")

@@ -37,6 +37,9 @@ _FILE = click.Path(path_type=Path)
     "--weight-only-arch", default=80, show_default=True, help="SM version INT8 and INT4 weights are packed for."
 )
 @click.option("--parallel-embedding", "use_parallel_embedding", is_flag=True, help="Cut the embedding over the ranks.")
+@click.option(
+    "--pad-vocab", "pad_vocab_to", type=int, metavar="SIZE", help="Rows of embedding and head, as a larger model has."
+)
 @click.option("--format", "output_format", type=click.Choice(get_args(OutputFormat)), default="tensorrt_llm")
 @click.option("--strict", is_flag=True, help="Refuse weights that are NaN or Inf instead of warning.")
 @click.option("--allow-pickle", is_flag=True, help="Read pickles where there is no safetensors file.")

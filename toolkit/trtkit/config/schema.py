@@ -79,6 +79,8 @@ class DraftTarget(Section):
     """Draft tokens per step, at most."""
     acceptance: Literal["token", "logits"] = "token"
     """`token` compares token ids (exact for greedy); `logits` does rejection sampling with the draft's logits."""
+    pad_draft_vocab: bool = False
+    """Give the draft as many logits as the target has, for acceptance by logits; the added ones never win."""
     adaptive: bool = False
     """Shorten or switch off drafting while measured acceptance does not pay for it."""
 

@@ -18,7 +18,7 @@ from trtkit.conversion.foreign_source import foreign_files, readable_source
 from trtkit.conversion.hf_files import copy_hf_files
 from trtkit.conversion.hf_fp8 import hf_fp8_headers, write_hf_fp8
 from trtkit.conversion.modelopt import export_with_modelopt
-from trtkit.conversion.modelopt_output import exported_files
+from trtkit.conversion.modelopt_output import complete_config, exported_files
 from trtkit.conversion.options import MODELOPT_QUANTIZATIONS, ConversionOptions
 from trtkit.conversion.plan import ConversionPlan, modelopt_options, plan_conversion
 from trtkit.conversion.rank_writer import RankWriter, WrittenFile, file_bytes
@@ -135,6 +135,8 @@ def _quantize_by_modelopt(
     export_with_modelopt(source, plan.options.calibration_ids, out, how, on_progress)
     if how.format == "hf":
         copy_hf_files(source, out)
+    else:
+        complete_config(out, checkpoint_config(plan.spec, replace(plan.options, quantization="none")))
     opened.check_unchanged()
     return exported_files(out, how)
 

@@ -16,8 +16,8 @@ from trtkit.conversion.rules import Kind, Part, Rule, WeightMap
 class Slice:
     """A rectangle of a source tensor, in the source's own orientation.
 
-    rows and columns are [start, stop); columns is None for vectors. padding_rows zero rows follow it in the target.
-    A transposed slice is turned before it is stacked.
+    rows and columns are [start, stop); columns is None for vectors. In the target mean_rows rows follow it, each the
+    mean of all rows of the source, then padding_rows zero rows. A transposed slice is turned before it is stacked.
     """
 
     source: str
@@ -25,15 +25,16 @@ class Slice:
     columns: tuple[int, int] | None
     transposed: bool = False
     padding_rows: int = 0
+    mean_rows: int = 0
 
     @property
     def target_shape(self) -> tuple[int, ...]:
-        """[rows, columns] (or [rows]) that this slice, with its padding, takes in the target."""
-        height = self.rows[1] - self.rows[0]
+        """[rows, columns] (or [rows]) that this slice, with what follows it, takes in the target."""
+        height, more = self.rows[1] - self.rows[0], self.mean_rows + self.padding_rows
         if self.columns is None:
-            return (height + self.padding_rows,)
+            return (height + more,)
         width = self.columns[1] - self.columns[0]
-        return (width + self.padding_rows, height) if self.transposed else (height + self.padding_rows, width)
+        return (width + more, height) if self.transposed else (height + more, width)
 
 
 @dataclass(frozen=True)
@@ -166,28 +167,37 @@ class RankLayout:
     def _slice(self, rule: Rule, part: Part, source: str) -> Slice:
         height, width = self._sizes[part.rows], self._sizes[rule.columns] if rule.columns else None
         offset = sum(self._sizes[symbol] for symbol in part.after.split("+")) if part.after else 0
-        rows, padding = self._row_range(part, height)
+        if part.rows == "vocab":
+            return self._vocabulary(part, source, height, width)
+        rows = self._row_range(part, height)
         rows = (rows[0] + offset, rows[1] + offset)
         columns = None if width is None else self._column_range(part, width)
         if part.transposed and columns is not None:
             rows, columns = columns, rows
-        return Slice(source, rows, columns, part.transposed, padding)
+        return Slice(source, rows, columns, part.transposed)
 
-    def _row_range(self, part: Part, height: int) -> tuple[tuple[int, int], int]:
-        """The rank's rows of a segment, and the zero rows that follow them."""
+    def _vocabulary(self, part: Part, source: str, height: int, width: int | None) -> Slice:
+        """The rank's share of embedding or head: rows of the source, mean rows up to the size asked for, zeros."""
         rank, ranks = self._rank.tensor_rank, self._rank.options.tensor_parallel
         cut = self._embedding_cut() if part.cut == "embedding" else part.cut
-        if cut == "rows":
-            return _run(height, rank, ranks), 0
-        if cut == "moe_rows":
-            return _run(height, rank // self._rank.options.expert_parallel, self._rank.moe_tensor_parallel), 0
-        if cut == "kv_heads":
-            return self._kv_rows(rank, ranks), 0
-        if cut == "vocab":
-            share = -(-height // ranks)
-            start, stop = min(rank * share, height), min((rank + 1) * share, height)
-            return (start, stop), share - (stop - start)
-        return (0, height), 0
+        total = padded_vocab_size(self._spec, self._rank.options)
+        share = -(-total // ranks) if cut == "vocab" else total
+        first = rank * share if cut == "vocab" else 0
+        start, stop, end = min(first, height), min(first + share, height), min(first + share, total)
+        mean_rows = max(0, end - max(first, height))
+        columns = None if width is None else self._column_range(part, width)
+        return Slice(source, (start, stop), columns, False, share - (stop - start) - mean_rows, mean_rows)
+
+    def _row_range(self, part: Part, height: int) -> tuple[int, int]:
+        """The rank's rows of a segment."""
+        rank, ranks = self._rank.tensor_rank, self._rank.options.tensor_parallel
+        if part.cut == "rows":
+            return _run(height, rank, ranks)
+        if part.cut == "moe_rows":
+            return _run(height, rank // self._rank.options.expert_parallel, self._rank.moe_tensor_parallel)
+        if part.cut == "kv_heads":
+            return self._kv_rows(rank, ranks)
+        return 0, height
 
     def _kv_rows(self, rank: int, ranks: int) -> tuple[int, int]:
         """Key-value heads of a rank: a run of them, or the one head it shares with its neighbours."""
@@ -210,6 +220,11 @@ class RankLayout:
         if not parallel_embedding(self._spec, self._rank.options):
             return "whole"
         return "columns" if self._rank.options.embedding_sharding_dim else "vocab"
+
+
+def padded_vocab_size(spec: ModelSpec, options: ConversionOptions) -> int:
+    """The vocabulary of the converted model."""
+    return max(spec.vocab_size, options.pad_vocab_to or 0)
 
 
 def parallel_embedding(spec: ModelSpec, options: ConversionOptions) -> bool:

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from trtkit.checkpoints.model_spec import read_model_spec
 from trtkit.checkpoints.safetensors_header import read_header
 from trtkit.conversion.casting import E4M3_MAX
-from trtkit.conversion.modelopt_limits import ModeloptOptions, ModeloptQuantization
+from trtkit.conversion.modelopt_limits import DECODERS, ModeloptOptions, ModeloptQuantization
 from trtkit.errors import CheckpointError
 from trtkit.progress import OnProgress, Progress
 
@@ -58,7 +59,7 @@ def export_with_modelopt(
     try:
         with _quiet():
             model = quantized_model(checkpoint, samples, options, on_progress)
-            _export(model, out, options)
+            _export(model, read_model_spec(checkpoint).family, out, options)
     except _ITS_ERRORS as error:
         raise CheckpointError(
             f"modelopt does not export it as {options.quantization}: {(str(error) or type(error).__name__)[:200]}",
@@ -85,10 +86,9 @@ def quantized_model(
     return mtq.quantize(model.eval().to(options.device), config, _loop(samples, options.device, on_progress))
 
 
-def _export(model: Any, out: Path, options: ModeloptOptions) -> None:
+def _export(model: Any, family: str, out: Path, options: ModeloptOptions) -> None:
     import modelopt.torch.export as export
     import torch
-    from modelopt.torch.export.model_utils import get_model_type
 
     dtype = getattr(torch, options.dtype)
     with torch.inference_mode():
@@ -97,7 +97,7 @@ def _export(model: Any, out: Path, options: ModeloptOptions) -> None:
             return
         export.export_tensorrt_llm_checkpoint(
             model,
-            get_model_type(model),
+            DECODERS[family],
             dtype,
             export_dir=out,
             inference_tensor_parallel=options.tensor_parallel,

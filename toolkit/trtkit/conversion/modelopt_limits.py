@@ -14,8 +14,17 @@ from trtkit.errors import CheckpointError, MissingToolError
 ModeloptQuantization = Literal["fp8", "int4_awq", "w4a8_awq", "int8_smoothquant", "nvfp4"]
 CheckpointFormat = Literal["tensorrt_llm", "hf"]
 
-EXPORTED = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2")
-"""Families that its export for TensorRT-LLM writes, whatever the release of transformers."""
+DECODERS = {
+    "llama": "llama",
+    "mistral": "llama",
+    "mixtral": "llama",
+    "qwen2": "qwen",
+    "qwen2_moe": "qwen",
+    "qwen3": "qwen",
+    "gemma": "gemma",
+    "gpt2": "gpt",
+}
+"""Families that its export for TensorRT-LLM writes -> its word for the decoder."""
 EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe")
 # Values that share a scale: an input dimension is made of whole groups, on every rank.
 _GROUP = {"int4_awq": 128, "w4a8_awq": 128, "nvfp4": 16}
@@ -68,11 +77,11 @@ def why_not_family(family: str, options: ModeloptOptions, transformers: int) -> 
     quantization = options.quantization
     if options.format == "hf":
         return _why_not_hf(family, quantization, transformers)
-    if family in EXPORTED:
-        return None
-    if family not in ("mixtral", "qwen2_moe"):
+    if family not in DECODERS:
         fix = f"for backend llmapi: --format hf; or {_OWN}" if quantization in _GROUP else f"choose {_OWN}"
         return f"modelopt's export for TensorRT-LLM has no {family}", fix
+    if family not in EXPERTS:
+        return None
     if quantization == "int8_smoothquant":
         return f"modelopt's export of SmoothQuant does not know the experts of {family}", f"choose {_OWN}"
     if transformers >= 5:

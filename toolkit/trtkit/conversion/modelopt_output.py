@@ -1,14 +1,39 @@
-"""What modelopt left in a directory: proves that it quantised, and lists the files. Knows formats, not modelopt."""
+"""What modelopt left in a directory: completes it, proves that it quantised, lists the files. Knows no modelopt."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trtkit.artifacts import write_text
 from trtkit.checkpoints.quantized import QUANT_FILE
 from trtkit.conversion.checksum import crc32_of
 from trtkit.conversion.modelopt_limits import ModeloptOptions
 from trtkit.conversion.rank_writer import WrittenFile
 from trtkit.errors import CheckpointError
+
+# What modelopt decides by itself; everything else of config.json is a fact of the model.
+_ITS_OWN_KEYS = (
+    "dtype",
+    "logits_dtype",
+    "vocab_size",
+    "mapping",
+    "quantization",
+    "use_parallel_embedding",
+    "embedding_sharding_dim",
+)
+
+
+def complete_config(out: Path, config: Mapping[str, Any]) -> None:
+    """Put the facts of the model, as `config` has them, into modelopt's config.json.
+
+    modelopt 0.47 looks for them under the names of transformers 4, and with transformers 5 leaves out the base and the
+    scaling of rope: an engine of such a checkpoint would turn every head by wrong angles.
+    """
+    path = out / "config.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    facts = {key: value for key, value in config.items() if key not in _ITS_OWN_KEYS}
+    write_text(path, json.dumps(document | facts, indent=2) + "\n")
 
 
 def exported_files(out: Path, options: ModeloptOptions) -> list[WrittenFile]:

@@ -42,6 +42,8 @@ class ConversionOptions:
     use_parallel_embedding, embedding_sharding_dim
                         cut the embedding over the tensor ranks, by vocabulary (0) or by hidden size (1)
     weight_only_arch    SM version whose layout packed INT8/INT4 weights get
+    pad_vocab_to        rows of embedding and head, more than the model has: the mean row fills them, whose logit is the
+                        mean of the logits and so never the largest; None leaves the vocabulary as it is
     calibration         file of activation and KV maxima, or None
     calibration_ids     samples as token ids, for the quantisations that modelopt calibrates itself
     strict              refuse NaN and Inf weights instead of warning
@@ -58,6 +60,7 @@ class ConversionOptions:
     use_parallel_embedding: bool = False
     embedding_sharding_dim: Literal[0, 1] = 0
     weight_only_arch: int = DEFAULT_ARCH
+    pad_vocab_to: int | None = None
     calibration: Path | None = None
     calibration_ids: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
     strict: bool = False
@@ -110,6 +113,13 @@ def _contradictions(options: ConversionOptions) -> Iterator[tuple[str, str]]:
         yield (
             f"modelopt writes no {options.kv_cache_dtype} KV cache with {options.quantization}",
             "use --kv-cache auto or fp8 with this quantization",
+        )
+    if options.pad_vocab_to is not None and (
+        options.output_format == "hf" or options.quantization in MODELOPT_QUANTIZATIONS
+    ):
+        yield (
+            "the vocabulary is padded only in TensorRT-LLM checkpoints that trtkit quantises itself",
+            "leave out the padding, or choose another quantization and format",
         )
     if options.tensor_parallel % options.expert_parallel:
         yield (

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtkit.checkpoints.stored_tensor import bits_of
-from trtkit.conversion.casting import cast, has_non_finite
+from trtkit.conversion.casting import cast, from_float32, has_non_finite, to_float32
 from trtkit.conversion.encoder import Sinks
 from trtkit.conversion.layout import Slice, Target
 from trtkit.conversion.rank_file import RankFile, TensorHeader
@@ -42,6 +42,8 @@ class PlainEncoder:
                     own = block[:, piece.columns[0] - left : piece.columns[1] - left]
                 sink.append(self.encoded(np.ascontiguousarray(own), piece.source))
         for piece, sink in group:
+            if piece.mean_rows:
+                sink.append(np.tile(self._mean_row(piece), (piece.mean_rows, 1)))
             if piece.padding_rows:
                 width = piece.target_shape[1:]
                 sink.append(np.zeros((piece.padding_rows, *width), dtype=bits_of(self._dtype)))
@@ -56,6 +58,14 @@ class PlainEncoder:
         left, right = min((start for start, _ in spans), default=0), max((stop for _, stop in spans), default=0)
         columns = (left, right) if spans else None
         yield from ((block, left) for block in self._source.blocks(first.source, first.rows, columns))
+
+    def _mean_row(self, piece: Slice) -> NDArray[Any]:
+        """The mean of all rows of the piece's source, summed in float64, as bits [1, columns]."""
+        name, num_rows = piece.source, self._source.num_rows(piece.source)
+        blocks = self._source.blocks(name, (0, num_rows), piece.columns)
+        sums = [to_float32(block, self._source.dtype_of(name)).sum(axis=0, dtype=np.float64) for block in blocks]
+        mean = np.sum(sums, axis=0) / num_rows
+        return from_float32(mean.astype(np.float32)[None], self._dtype)
 
     def encoded(self, bits: NDArray[Any], name: str) -> NDArray[Any]:
         """The bits of source tensor `name` in the target dtype; NaN and Inf are noted."""

@@ -58,6 +58,12 @@ def plan_conversion(source: Path, options: ConversionOptions) -> ConversionPlan:
     names = resolve_names(spec, WEIGHT_MAPS[spec.family], weights)
     check_parallelism(spec, options, str(source / "config.json"))
     resolved = replace(options, dtype=_dtype(spec, options, weights))
+    if options.pad_vocab_to is not None and options.pad_vocab_to < spec.vocab_size:
+        raise InputError(
+            f"the vocabulary has {spec.vocab_size} entries, more than the {options.pad_vocab_to} to pad it to",
+            "give the vocabulary size of the larger model",
+            code="CONV-OPTION",
+        )
     if resolved.quantization in MODELOPT_QUANTIZATIONS:
         _check_modelopt(spec, resolved, source)
     rules = rules_for(spec, WEIGHT_MAPS[spec.family])

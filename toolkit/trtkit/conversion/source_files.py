@@ -49,6 +49,10 @@ class SourceFiles:
         """The stored dtype."""
         return self._weights[name].dtype
 
+    def num_rows(self, name: str) -> int:
+        """Length of the tensor's first axis."""
+        return self._weights[name].shape[0]
+
     @property
     def names(self) -> list[str]:
         """Every source name of the rules, in their order."""

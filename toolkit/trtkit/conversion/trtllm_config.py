@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trtkit.checkpoints.model_spec import ModelSpec
-from trtkit.conversion.layout import parallel_embedding
+from trtkit.conversion.layout import padded_vocab_size, parallel_embedding
 from trtkit.conversion.options import ConversionOptions
 
 # MoeConfig.ExpertScaleNormalizationMode.
@@ -54,7 +54,7 @@ def _common(spec: ModelSpec, options: ConversionOptions) -> dict[str, Any]:
         "architecture": spec.architecture,
         "dtype": options.dtype,
         "logits_dtype": "float32",
-        "vocab_size": spec.vocab_size,
+        "vocab_size": padded_vocab_size(spec, options),
         "max_position_embeddings": spec.max_seq_len,
         "hidden_size": spec.hidden_size,
         "num_hidden_layers": spec.num_layers,

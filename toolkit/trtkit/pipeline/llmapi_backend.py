@@ -76,6 +76,13 @@ def _refuse_unserved(config: BuildConfig) -> None:
             code="LLMAPI-ADAPTIVE",
             where="speculation.adaptive",
         )
+    if isinstance(speculation, DraftTarget) and speculation.pad_draft_vocab:
+        raise InputError(
+            "the LLM API compares token ids only, and takes the draft as it is",
+            "write pad_draft_vocab: false, or use backend: engine",
+            code="LLMAPI-DRAFT",
+            where="speculation.pad_draft_vocab",
+        )
     if config.draft is not None and (config.draft.revision or config.draft.dtype != config.target.dtype):
         raise InputError(
             "the LLM API takes revision and dtype of the target only",

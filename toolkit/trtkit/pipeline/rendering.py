@@ -37,7 +37,7 @@ def predicted_engine(role: str, request: BuildRequest) -> EngineInfo:
         version=request.config.tensorrt_llm,
         architecture=source.architecture,
         dtype=model.dtype,
-        vocab_size=source.vocab_size,
+        vocab_size=request.pad_vocab_to(role) or source.vocab_size,
         world_size=model.tensor_parallel * model.pipeline_parallel,
         spec=engine_spec(role, request.config, request.sm),
         checkpoint=(request.out / "checkpoints" / role).resolve(),

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trtkit.artifacts import sha256_of
-from trtkit.config.schema import BuildConfig
+from trtkit.checkpoints.model_spec import read_model_spec
+from trtkit.config.schema import BuildConfig, DraftTarget
 from trtkit.conversion.options import HF_QUANTIZATIONS
 from trtkit.engines.release import Release, find_release
 from trtkit.errors import InputError
@@ -40,6 +41,14 @@ class BuildRequest:
         asked = {role: model.quantization for role, model in self.config.models.items()}
         stored = {role: stored_quantization(self.inputs[role].folder) for role in asked}
         return tuple(role for role in asked if stored[role] == "none" and asked[role] in HF_QUANTIZATIONS)
+
+    def pad_vocab_to(self, role: str) -> int | None:
+        """The vocabulary that a draft's is padded to, when the YAML asks for it and the target's is larger."""
+        speculation = self.config.speculation
+        if role != "draft" or not isinstance(speculation, DraftTarget) or not speculation.pad_draft_vocab:
+            return None
+        own, target = (read_model_spec(self.inputs[name].folder).vocab_size for name in ("draft", "target"))
+        return target if target > own else None
 
     def calibration(self, role: str) -> Path | None:
         """The file that a model's scales come from; the build's own is there after its stage `calibrate`."""

@@ -36,8 +36,8 @@ from trtkit.pipeline.request import BuildRequest, gpu_sm
 from trtkit.pipeline.stages import (
     Stage,
     StageName,
-    conversion_options,
     plan_stages,
+    requested_conversion,
 )
 from trtkit.pipeline.tokenizer import copy_tokenizer
 from trtkit.progress import OnProgress, Progress, silent
@@ -190,7 +190,7 @@ def _conversion(
 
     def run(scratch: Path) -> None:
         options = replace(
-            conversion_options(request.config.models[role], request.config, request.sm),
+            requested_conversion(role, request),
             calibration=request.calibration(role),
             calibration_ids=quantiser_samples(role, request),
         )

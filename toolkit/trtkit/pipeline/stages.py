@@ -1,7 +1,7 @@
 """The stages of a build as data: what each writes and what decides it. Reads small files, runs nothing."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -51,6 +51,12 @@ def conversion_options(model: Model, config: BuildConfig, sm: int | None = None)
     )
 
 
+def requested_conversion(role: str, request: BuildRequest) -> ConversionOptions:
+    """How one checkpoint of a build is converted, but for what it is calibrated on."""
+    options = conversion_options(request.config.models[role], request.config, request.sm)
+    return options if options.output_format == "hf" else replace(options, pad_vocab_to=request.pad_vocab_to(role))
+
+
 def plan_stages(request: BuildRequest) -> list[Stage]:
     """The stages in order. A stage's key covers trtkit's version, its own settings and the keys it builds on.
 
@@ -83,7 +89,7 @@ def _add_conversions(request: BuildRequest, add: Callable[..., str]) -> dict[str
         scales[role] = add(f"calibrate {role}", "calibrate", out / SCALES_FOLDER / role, **decides)
     converted = {}
     for role in request.converted:
-        options = conversion_options(config.models[role], config, request.sm)
+        options = requested_conversion(role, request)
         decides = {"source": request.inputs[role].digest, "options": repr(options)}
         if options.quantization in MODELOPT_QUANTIZATIONS:
             decides["samples"] = config.calibration.model_dump(mode="json", exclude={"prompts"})

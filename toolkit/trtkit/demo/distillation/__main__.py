@@ -30,6 +30,7 @@ def main() -> None:
     train.add_argument("--vocabulary", type=int, default=4096, help="tokens whose logits the draft computes")
     train.add_argument("--layers-of", type=Path, help="folder of a Hugging Face Llama whose layers are the start")
     train.add_argument("--layers", type=int, nargs="+", default=[0, 3], help="which of them")
+    train.add_argument("--keep-layers", type=int, nargs="+", help="layers of the student that is there to go on with")
     train.add_argument("--student", type=Path, required=True, help="file to write, again and again")
     train.set_defaults(run=_train)
     for command in (write, train):
@@ -68,6 +69,7 @@ def _train(arguments: argparse.Namespace) -> None:
     embedding = _embedding(arguments.target)
     if arguments.student.is_file():
         student = restore(arguments.student, embedding)
+        student.keep(arguments.keep_layers or range(len(student.layers)))
     else:
         student = _new_student(arguments, embedding, lessons())
     for grade in Training(student, 60 * arguments.minutes).run(lessons, held_out, arguments.student):

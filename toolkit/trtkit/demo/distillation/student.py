@@ -1,6 +1,6 @@
 """The draft while it learns: a Llama whose head has only the rows of its vocabulary. Knows tensors, no lessons."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,10 @@ class Student(nn.Module):
         self.rows = nn.Parameter(target_embedding[vocabulary].float())
         self.layers = nn.ModuleList(StudentLayer() for _ in range(num_layers))
         self.norm = nn.Parameter(torch.ones(HIDDEN))
+
+    def keep(self, indices: Iterable[int]) -> None:
+        """Go on with some of the layers only."""
+        self.layers = nn.ModuleList(self.layers[index] for index in indices)
 
     def forward(self, token_ids: Tensor) -> Tensor:
         """token_ids [B, S]; returns the normalised states before the head [B, S, 576]."""

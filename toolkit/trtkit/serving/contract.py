@@ -17,6 +17,9 @@ BLS = "tensorrt_llm_bls"
 # A request parameter, because NVIDIA's models have no tensor for it: text_input is messages for the chat template.
 CHAT_PARAMETER = "apply_chat_template"
 
+# Inputs of preprocessing that trtkit's model declares and refuses.
+NOT_PREPROCESSED = ("DECODER_QUERY", "IMAGE_BYTES", "IMAGE_URL", "VIDEO_BYTES", "PROMPT_TABLE_EXTRA_ID")
+
 # Up to 0.19 the backend called these inputs otherwise; the counts of tokens came with 0.20.
 _OLD_NAMES = {"seed": "random_seed", "min_tokens": "min_length"}
 _SINCE_0_20 = {"return_num_input_tokens", "return_num_output_tokens", "num_input_tokens", "num_output_tokens"}

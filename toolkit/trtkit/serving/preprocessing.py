@@ -7,7 +7,7 @@ import numpy as np
 
 from trtkit.errors import RequestError, TrtkitError
 from trtkit.serving.arguments import read_arguments
-from trtkit.serving.contract import CHAT_PARAMETER, PREPROCESSING, contracts
+from trtkit.serving.contract import CHAT_PARAMETER, NOT_PREPROCESSED, PREPROCESSING, contracts
 from trtkit.serving.inputs import Inputs
 from trtkit.serving.prompts import Prompts
 from trtkit.serving.tensor import Array
@@ -15,14 +15,6 @@ from trtkit.serving.text import TextTokenizer
 from trtkit.serving.triton_io import answer, read_inputs, refuse
 from trtkit.serving.word_lists import embedding_bias, word_tokens
 from trtkit.serving.words import pack_words, stack_words
-
-_NOT_SERVED = (
-    "DECODER_QUERY",
-    "IMAGE_BYTES",
-    "IMAGE_URL",
-    "VIDEO_BYTES",
-    "PROMPT_TABLE_EXTRA_ID",
-)
 
 
 class Preprocessor:
@@ -51,7 +43,7 @@ class Preprocessor:
             return refuse(error)
 
     def _outputs(self, inputs: Inputs) -> dict[str, Array]:
-        refuse_unserved(inputs, _NOT_SERVED)
+        refuse_unserved(inputs, NOT_PREPROCESSED)
         rows = range(inputs.num_rows)
         is_chat = inputs.flag(CHAT_PARAMETER)
         texts = [self._prompts.text(inputs.text("QUERY", row) or "", is_chat=is_chat) for row in rows]

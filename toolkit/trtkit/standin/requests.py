@@ -12,7 +12,7 @@ from trtkit.serving.tensor import Array
 from trtkit.serving.words import unpack_words
 
 # Input -> what would have to be there to honour it.
-_NEEDS_GPU = {
+NEEDS_GPU = {
     "encoder_input_features": "an encoder",
     "encoder_output_lengths": "an encoder",
     "decoder_input_ids": "an encoder-decoder model",
@@ -102,7 +102,7 @@ def read_request(inputs: Inputs, row: int, engine_id: str, limits: ModelLimits) 
 
 
 def _refuse_unserved(inputs: Inputs, row: int) -> None:
-    for name, needed in _NEEDS_GPU.items():
+    for name, needed in NEEDS_GPU.items():
         if name in inputs:
             raise RequestError(
                 f"input {name} needs {needed}, which the reference engine does not have",

@@ -1,0 +1,26 @@
+"""The parameters of trtkit's own Triton models, each with what it says. Knows names; render.py chooses the values."""
+
+PARAMETERS = {
+    "tokenizer_dir": "the tokenizer's folder, relative to the build directory",
+    "add_special_tokens": "whether plain prompts get the tokenizer's special tokens; messages never do",
+    "skip_special_tokens": "whether special tokens are left out of the text",
+    "end_ids": "tokens that end an answer; the first is the engine's end_id",
+    "pad_id": "what fills rows up to the longest one",
+    "vocab_size": "of the target, for the bias over tokens",
+    "tensorrt_llm_version": "whose tensor names the models of the engine have",
+    "grpc_address": "where the model finds its own server",
+    "tensorrt_llm_model_name": "the target",
+    "tensorrt_llm_draft_model_name": "the draft; absent without one",
+    "max_draft_len": "most draft tokens in one step, and the default",
+    "adaptive_draft_length": "whether the length follows the measured acceptance and times",
+    "use_draft_logits": "whether drafts are accepted by their logits, where a request does not say",
+    "exclude_input_in_output": "whether whole answers leave the prompt out, where a request does not say",
+    "max_input_len": "longest prompt",
+    "max_seq_len": "longest prompt and answer together",
+    "sink_tokens": "rolling window: first tokens that stay",
+    "window_tokens": "rolling window: most recent tokens that are shown",
+    "evict_tokens": "rolling window: how many go at once",
+    "max_concurrency": "answers side by side; others wait",
+    "cancellation_check_period_ms": "how often Triton is asked whether the caller is gone",
+    "FORCE_CPU_ONLY_INPUT_TENSORS": "NVIDIA's switch for tensors on a GPU",
+}

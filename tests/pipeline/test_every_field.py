@@ -50,6 +50,7 @@ ENGINE: dict[str, tuple[Any, Changes]] = {
     "draft.pipeline_parallel": (2, {}),
     "speculation.kind": ("none", {}),
     "speculation.max_draft_len": (3, {}),
+    "speculation.acceptance": ("logits", {}),
     "speculation.adaptive": (False, {}),
     "speculation.pad_draft_vocab": (True, QWEN),
     "kv_cache.dtype": ("auto", {}),
@@ -109,10 +110,6 @@ ELSEWHERE = {
     "verification.max_new_tokens": "trtkit parity, trtkit bench",
     "verification.baseline": "trtkit bench",
 }
-# Read by the orchestrator alone. As long as it does not do what they ask for, asking is an error.
-NOT_SERVED: Changes = {
-    "speculation.acceptance": {"speculation.acceptance": "logits"},
-}
 # Fields that the LLM API has no counterpart for: any value but the one that means "nothing" is refused.
 NOT_FOR_LLMAPI: dict[str, tuple[Any, Changes]] = {
     "target.quantization": ("none", {}),
@@ -159,7 +156,7 @@ def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def test_the_tables_name_every_field_of_the_schema() -> None:
     fields = set(leaves())
-    assert ENGINE.keys() | ELSEWHERE.keys() | NOT_SERVED.keys() == fields
+    assert ENGINE.keys() | ELSEWHERE.keys() == fields
     assert LLMAPI.keys() | NOT_FOR_LLMAPI.keys() | WARNED_FOR_LLMAPI.keys() | ELSEWHERE.keys() == fields
 
 
@@ -188,12 +185,6 @@ def test_other_draft_ranks_are_warned_of_on_the_llm_api(cache: Path) -> None:
     request = parse_config(document("llama70b_spec_llmapi", {"draft.tensor_parallel": 1}), where="t")
     _, findings = prepare(request, _options(cache), lambda _: None, without_weights=True)
     assert "LLMAPI-DRAFT-TP" in {finding.code for finding in findings}
-
-
-@pytest.mark.parametrize("field", NOT_SERVED)
-def test_what_the_orchestrator_does_not_do_is_refused(field: str, cache: Path) -> None:
-    with pytest.raises(InputError, match="do not serve"):
-        artifacts(document("llama70b_spec", NOT_SERVED[field]), cache)
 
 
 def _dependent(field: str) -> Changes:

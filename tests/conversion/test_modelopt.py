@@ -12,7 +12,7 @@ import conversion_matrix as matrix
 import numpy as np
 import pytest
 import tiny
-from converted import Tensor, read_config, read_ranks
+from converted import Tensor, read_config, read_ranks, read_tensors
 from reassembly import to_float
 from trtkit.checkpoints.quantized import read_quantized
 from trtkit.conversion.convert import convert_to
@@ -254,6 +254,10 @@ def test_hugging_faces_format_is_quantised_too(
     quantized = read_quantized(tmp_path / "out")
     assert quantized is not None and quantized.algorithm == ALGORITHMS[quantization]
     assert (tmp_path / "out" / "tokenizer.json").is_file()
+    written, original = read_config(tmp_path / "out"), read_config(source)
+    assert written.pop("quantization_config") and written == original, "no names that only a newer transformers knows"
+    names = {name for name in read_tensors(tmp_path / "out" / "model.safetensors") if name.endswith(".weight")}
+    assert names == {name for name in read_tensors(source / "model.safetensors") if name.endswith(".weight")}
 
 
 @pytest.mark.parametrize("quantization", MODELOPT_QUANTIZATIONS)

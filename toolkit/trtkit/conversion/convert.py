@@ -15,10 +15,9 @@ from trtkit.conversion.calibration import refuse_foreign
 from trtkit.conversion.draft_vocabulary import carry_draft_vocabulary, draft_vocabulary_key
 from trtkit.conversion.encoding import Encoders, is_quantized
 from trtkit.conversion.foreign_source import foreign_files, readable_source
-from trtkit.conversion.hf_files import copy_hf_files
 from trtkit.conversion.hf_fp8 import hf_fp8_headers, write_hf_fp8
 from trtkit.conversion.modelopt import export_with_modelopt
-from trtkit.conversion.modelopt_output import complete_config, exported_files
+from trtkit.conversion.modelopt_output import complete_config, complete_hf_folder, exported_files
 from trtkit.conversion.options import MODELOPT_QUANTIZATIONS, ConversionOptions
 from trtkit.conversion.plan import ConversionPlan, modelopt_options, plan_conversion
 from trtkit.conversion.rank_writer import RankWriter, WrittenFile, file_bytes
@@ -134,7 +133,7 @@ def _quantize_by_modelopt(
     how = modelopt_options(plan.options)
     export_with_modelopt(source, plan.options.calibration_ids, out, how, on_progress)
     if how.format == "hf":
-        copy_hf_files(source, out)
+        complete_hf_folder(source, out)
     else:
         complete_config(out, checkpoint_config(plan.spec, replace(plan.options, quantization="none")))
     opened.check_unchanged()

@@ -8,6 +8,7 @@ from typing import Any
 from trtkit.artifacts import write_text
 from trtkit.checkpoints.quantized import QUANT_FILE
 from trtkit.conversion.checksum import crc32_of
+from trtkit.conversion.hf_files import copy_hf_files
 from trtkit.conversion.modelopt_limits import ModeloptOptions
 from trtkit.conversion.rank_writer import WrittenFile
 from trtkit.errors import CheckpointError
@@ -34,6 +35,19 @@ def complete_config(out: Path, config: Mapping[str, Any]) -> None:
     document = json.loads(path.read_text(encoding="utf-8"))
     facts = {key: value for key, value in config.items() if key not in _ITS_OWN_KEYS}
     write_text(path, json.dumps(document | facts, indent=2) + "\n")
+
+
+def complete_hf_folder(source: Path, out: Path) -> None:
+    """The source's own config.json with modelopt's quantization_config, and its tokenizer.
+
+    transformers 5 saves rope, expert counts and dtype under new names, which the releases of TensorRT-LLM do not read.
+    """
+    path = out / "config.json"
+    made = json.loads(path.read_text(encoding="utf-8")).get("quantization_config")
+    document = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    document |= {} if made is None else {"quantization_config": made}
+    write_text(path, json.dumps(document, indent=2) + "\n")
+    copy_hf_files(source, out)
 
 
 def exported_files(out: Path, options: ModeloptOptions) -> list[WrittenFile]:

@@ -1,10 +1,10 @@
-"""The sampling test: exact under the null, powerful as stated, corrected for many tests."""
+"""The sampling test: exact under the null, powerful as stated."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from trtkit.evaluate.distribution import Bins, detectable_distance, distance, holm_rejections, make_bins, p_value
+from trtkit.evaluate.distribution import Bins, detectable_distance, distance, make_bins, p_value, samples_needed
 
 P = (0.5, 0.25, 0.125, 0.0625, 0.0625)
 
@@ -70,7 +70,6 @@ def test_the_same_seed_gives_the_same_p_value() -> None:
     assert p_value(counts, P, rng(5)) == p_value(counts, P, rng(5))
 
 
-def test_holm_holds_the_smallest_to_the_strictest_level() -> None:
-    assert holm_rejections([0.004, 0.02, 0.5], alpha=0.05) == [True, True, False]
-    assert holm_rejections([0.02, 0.02, 0.02], alpha=0.05) == [False, False, False]
-    assert holm_rejections([], alpha=0.05) == []
+def test_the_samples_needed_for_a_distance_are_those_that_detect_it() -> None:
+    num_samples = samples_needed(5, 0.1, 0.01, rng())
+    assert detectable_distance(5, num_samples, 0.01, rng()) == pytest.approx(0.1, rel=0.02)

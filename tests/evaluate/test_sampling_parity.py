@@ -1,7 +1,7 @@
 """Samples over the wire against the target's distribution: a clean deployment passes, a biased one is found."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -9,17 +9,20 @@ from click.testing import CliRunner
 from deployed_tiny import MAX_DRAFT_LEN, change_weights, copy_of, deployed_tiny
 from trtkit.builds import Build
 from trtkit.cli.main import cli
+from trtkit.server.triton_server import TritonServer
 
 pytestmark = pytest.mark.tritonserver
 
 
 @pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    return deployed_tiny(tmp_path_factory.mktemp("tiny"))
+def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Build]:
+    made = deployed_tiny(tmp_path_factory.mktemp("tiny"))
+    with TritonServer(made.folder):
+        yield made
 
 
 def sampling(build: Build, *arguments: str) -> tuple[int, dict[str, Any], str]:
-    size = ["--limit", "3", "--samples", "200", "--temperature", "0.25"]
+    size = ["--limit", "3", "--distance", "0.25", "--temperature", "0.18"]
     command = ["parity", "sampling", str(build.folder), *size, "--json", *arguments]
     result = CliRunner().invoke(cli, command)
     return result.exit_code, json.loads(result.stdout), result.stderr
@@ -32,10 +35,16 @@ def test_a_clean_deployment_is_consistent_with_and_without_drafts(build: Build) 
     assert {test["position"] for test in document["tests"]} == {0, 1}
     assert document["same_draws"] == 1.0  # in float32 a seed's token does not depend on drafting
     assert all(0 < test["detectable_distance"] < 1 for test in document["tests"])
+    assert document["num_samples"] < document["most_samples"]  # a good deployment ends early
     assert json.loads((build.folder / "parity" / "sampling.json").read_text()) == document
 
 
-@pytest.mark.parametrize("scale", [1.5, 0.6])
+def test_a_seed_repeats_its_samples_and_another_one_draws_others(build: Build) -> None:
+    (_, one, _), (_, again, _), (_, other, _) = (sampling(build, "--seed", seed) for seed in ("5", "5", "6"))
+    assert one["tests"] == again["tests"] != other["tests"]
+
+
+@pytest.mark.parametrize("scale", [2.5, 0.4])
 def test_another_temperature_is_found(scale: float, build: Build, tmp_path_factory: pytest.TempPathFactory) -> None:
     hot = copy_of(build, tmp_path_factory.mktemp("hot") / "build")
     flatten: Callable[[dict[str, Any]], None] = lambda tensors: tensors["lm_head.weight"].mul_(scale)  # noqa: E731

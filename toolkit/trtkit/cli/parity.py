@@ -120,7 +120,17 @@ def checkpoint(output: Output, build: Path, prompts: Path | None, limit: int, ro
 @click.argument("build", type=click.Path(path_type=Path))
 @click.option("--prompts", type=_FILE, help="Text or JSONL file; default: the prompts that trtkit ships.")
 @click.option("--limit", type=click.IntRange(min=1), default=3, show_default=True, help="Only the first N prompts.")
-@click.option("--samples", "num_samples", type=click.IntRange(min=50), default=400, show_default=True, help="Per run.")
+@click.option(
+    "--samples", "most_samples", type=click.IntRange(min=64), default=2000, show_default=True, help="At most."
+)
+@click.option(
+    "--distance",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.2,
+    show_default=True,
+    help="Total variation that must be found with probability 0.9.",
+)
+@click.option("--draft-len", "draft_lens", type=click.IntRange(min=0), multiple=True, help="0 is off; repeatable.")
 @click.option("--temperature", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Repeats the whole check.")
 @click.option("--alpha", type=click.FloatRange(0, 1, min_open=True), default=0.01, show_default=True)
@@ -128,8 +138,9 @@ def checkpoint(output: Output, build: Path, prompts: Path | None, limit: int, ro
 def sampling(output: Output, build: Path, prompts: Path | None, limit: int, **options: Any) -> None:
     """Test whether BUILD's samples, with and without speculation, follow the original target's distribution.
 
-    An exact test; --alpha is the probability of a false alarm in the whole run, and the report states which deviation
-    it would have found. Exits with 1 when the distribution is another one.
+    An exact test at up to four looks, so that a good deployment ends it early. --alpha is the probability of a false
+    alarm in the whole run; a deviation of --distance is found with probability 0.9. Exits with 1 when the distribution
+    is another one.
     """
     require_oracle_libraries()
     from trtkit.evaluate.sampling_run import SamplingOptions, check_sampling, refuse_bias
@@ -144,13 +155,14 @@ def render_samples(document: Mapping[str, Any]) -> Group:
     """One row per test."""
     table = Table("prompt", "draft length", "token", "samples", "p", "distance", "would find", box=None, pad_edge=False)
     for test in document["tests"]:
-        style = "bold red" if test["rejected"] else "green"
+        style = "bold red" if test["decision"] == "different" else "green"
         cells = [str(test[key]) for key in ("draft_len", "position", "num_samples")]
         distances = [f"{test[key]:.3f}" for key in ("distance", "detectable_distance")]
         table.add_row(test["name"], *cells, Text(f"{test['p_value']:.3g}", style=style), *distances)
     same = document["same_draws"]
     notes = [] if same is None else [Text(f"the same tokens with and without drafts: {same:.1%} of the seeds")]
-    return Group(table, *notes, Text(document["verdict"], style="bold"))
+    used = Text(f"{document['num_samples']} of at most {document['most_samples']} samples were needed")
+    return Group(table, *notes, used, Text(document["verdict"], style="bold"))
 
 
 def render_layers(document: Mapping[str, Any]) -> Group:

@@ -62,32 +62,43 @@ def distance(counts: NDArray[np.int64], probabilities: Sequence[float]) -> float
     return float(np.abs(counts / counts.sum() - np.asarray(probabilities)).sum() / 2)
 
 
-def detectable_distance(num_bins: int, num_samples: int, alpha: float, rng: np.random.Generator) -> float:
-    """The total variation that is found with probability POWER at level alpha, whatever its direction.
+def detectable_distance(
+    num_bins: int, num_samples: int, alpha: float, rng: np.random.Generator, power: float = POWER
+) -> float:
+    """The total variation that is found with this power at level alpha, whatever its direction.
 
     A deviation d of the bins' probabilities p gives Pearson's statistic the noncentrality n * sum(d^2 / p), which by
     Cauchy-Schwarz is at least 4 n TV^2. So the noncentrality that is found with this power bounds TV.
     """
-    freedom = num_bins - 1
+    return float(np.sqrt(_noncentrality(num_bins - 1, alpha, power, rng) / (4 * num_samples)))
+
+
+def samples_needed(num_bins: int, distance: float, alpha: float, rng: np.random.Generator, power: float = POWER) -> int:
+    """Samples with which this total variation is found with this power at level alpha."""
+    return int(np.ceil(_noncentrality(num_bins - 1, alpha, power, rng) / (4 * distance**2)))
+
+
+def is_surely_closer(
+    counts: NDArray[np.int64], probabilities: Sequence[float], distance: float, miss: float, rng: np.random.Generator
+) -> bool:
+    """Whether the statistic is so small that a source at this total variation or farther gives it with probability
+    `miss` at most, by the noncentral chi-squared distribution of the bound in detectable_distance."""
+    expected = np.asarray(probabilities) * counts.sum()
+    farther = rng.noncentral_chisquare(len(counts) - 1, 4 * counts.sum() * distance**2, size=NUM_DRAWS)
+    return bool(_pearson(counts[None], expected)[0] <= np.quantile(farther, miss))
+
+
+def _noncentrality(freedom: int, alpha: float, power: float, rng: np.random.Generator) -> float:
+    """The noncentrality at which chi-squared passes its critical value at level alpha with this power."""
     critical = np.quantile(rng.chisquare(freedom, size=20 * NUM_DRAWS), 1 - alpha)
     low, high = 0.0, 1.0
-    while np.quantile(rng.noncentral_chisquare(freedom, high, size=NUM_DRAWS), 1 - POWER) < critical:
+    while np.quantile(rng.noncentral_chisquare(freedom, high, size=NUM_DRAWS), 1 - power) < critical:
         low, high = high, 2 * high
     for _ in range(12):
         middle = (low + high) / 2
-        found = np.quantile(rng.noncentral_chisquare(freedom, middle, size=NUM_DRAWS), 1 - POWER) >= critical
+        found = np.quantile(rng.noncentral_chisquare(freedom, middle, size=NUM_DRAWS), 1 - power) >= critical
         low, high = (low, middle) if found else (middle, high)
-    return float(np.sqrt(high / (4 * num_samples)))
-
-
-def holm_rejections(p_values: Sequence[float], alpha: float) -> list[bool]:
-    """Which of many tests fail when one false alarm in all of them has the probability alpha (Holm 1979)."""
-    rejected = [False] * len(p_values)
-    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        if p_values[index] > alpha / (len(p_values) - rank):
-            break
-        rejected[index] = True
-    return rejected
+    return high
 
 
 def _pearson(counts: NDArray[np.int64], expected: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -17,62 +16,44 @@ from trtkit.builds import Build
 from trtkit.checkpoints.stop_ids import read_stop_ids
 from trtkit.errors import DifferenceError
 from trtkit.evaluate.deployment import Target, open_endpoint
-from trtkit.evaluate.distribution import (
-    POWER,
-    Bins,
-    detectable_distance,
-    distance,
-    holm_rejections,
-    make_bins,
-    p_value,
-)
+from trtkit.evaluate.distribution import POWER
 from trtkit.evaluate.encoding import PromptEncoder
 from trtkit.evaluate.endpoint import Endpoint, EndpointRequest
 from trtkit.evaluate.oracle import Oracle
 from trtkit.evaluate.record_choice import PromptChoice
 from trtkit.evaluate.recording import encode_prompts
+from trtkit.evaluate.sampling import Pair, PositionTest, Probabilities, Source, draw, sample_and_test
+from trtkit.evaluate.sequential import Design, make_design
 from trtkit.evaluate.sources import unchanged_source
 from trtkit.progress import OnProgress, Progress, silent
 
-SCHEMA = "trtkit.sampling-parity/1"
+SCHEMA = "trtkit.sampling-parity/2"
+_POSITIONS = 2
+_ALL_BUT_CERTAIN = 0.98
 
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """num_samples per prompt and draft length; alpha is the probability of one false alarm in the whole run."""
+    """most_samples per prompt and draft length. distance: the total variation to be found with probability POWER.
+    alpha: the probability of one false alarm in the whole run. draft_lens: empty takes 0 and the build's."""
 
     choice: PromptChoice
-    num_samples: int = 400
+    most_samples: int = 2000
+    distance: float = 0.2
     temperature: float = 1.0
     seed: int = 0
     alpha: float = 0.01
+    draft_lens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
-class Samples:
-    """What was drawn for one prompt with one draft length: (first token, second token or None) of every request."""
+class _Sampled:
+    """What one source gave."""
 
-    name: str
-    prompt_ids: tuple[int, ...]
-    draft_len: int
-    pairs: tuple[tuple[int, int | None], ...]
-
-
-@dataclass(frozen=True)
-class PositionTest:
-    """One test: the tokens at a position, given the first token for position 1.
-
-    distance is the total variation observed, detectable_distance the one that is found with probability 0.9.
-    """
-
-    name: str
-    draft_len: int
-    position: int
-    num_samples: int
-    num_bins: int
-    p_value: float
-    distance: float
-    detectable_distance: float
+    source: Source
+    design: Design
+    pairs: list[Pair]
+    tests: list[PositionTest]
 
 
 def check_sampling(build: Build, options: SamplingOptions, on_progress: OnProgress = silent) -> dict[str, Any]:
@@ -80,31 +61,25 @@ def check_sampling(build: Build, options: SamplingOptions, on_progress: OnProgre
 
     Raises ServerError when the deployment fails; a difference is not an error here (see refuse_bias).
     """
-    folder = unchanged_source(build, "target")
-    end_ids = read_stop_ids(folder)[0]
-    encoded, _ = encode_prompts(
-        PromptEncoder.load(folder), options.choice.read(build), build.config.limits.max_input_len
-    )
-    prompts = [(prompt.name, sent.text, sent.prompt_ids) for prompt, sent in encoded]
-    draft_lens = tuple(dict.fromkeys((0, build.config.max_draft_len)))
-    samples = []
+    sources = list(_sources(build, options))
+    seeds = np.random.default_rng(options.seed)
+    alpha = options.alpha / (_POSITIONS * len(sources))
+    sampled = []
     with open_endpoint(Target(str(build.folder), build), time.perf_counter_ns, on_progress) as endpoint:
-        runs = [(prompt, draft_len) for prompt in prompts for draft_len in draft_lens]
-        for done, ((name, text, prompt_ids), draft_len) in enumerate(runs):
-            on_progress(Progress("sampling", done, len(runs), "runs"))
-            request = EndpointRequest(text, max(draft_len, 1) + 2, draft_len, temperature=options.temperature)
-            pairs = _draw(endpoint, request, options, end_ids, build.config.limits.max_batch_size)
-            samples.append(Samples(name, prompt_ids, draft_len, pairs))
-        on_progress(Progress("sampling", len(runs), len(runs), "runs"))
-    tests = list(_tests(Oracle.load(folder), samples, options, end_ids))
-    document = _document(build, options, tests, samples)
+        for done, source in enumerate(sources):
+            on_progress(Progress("sampling", done, len(sources), "runs"))
+            leading = source.first if max(source.first.values()) < _ALL_BUT_CERTAIN else source.second
+            design = make_design(leading, options.distance, alpha, options.most_samples, seeds)
+            sampled.append(_sample(endpoint, source, design, options, build.config.limits.max_batch_size))
+        on_progress(Progress("sampling", len(sources), len(sources), "runs"))
+    document = _document(build, options, sampled)
     _write(document, build)
     return document
 
 
 def refuse_bias(document: dict[str, Any]) -> None:
     """Raise DifferenceError when a test failed."""
-    rejected = [test for test in document["tests"] if test["rejected"]]
+    rejected = [test for test in document["tests"] if test["decision"] == "different"]
     if rejected:
         worst = min(rejected, key=lambda test: test["p_value"])
         raise DifferenceError(
@@ -117,63 +92,37 @@ def refuse_bias(document: dict[str, Any]) -> None:
         )
 
 
-def _draw(
-    endpoint: Endpoint, request: EndpointRequest, options: SamplingOptions, end_ids: Sequence[int], concurrency: int
-) -> tuple[tuple[int, int | None], ...]:
-    """The first two tokens of every sample; an answer that ended has the end token there."""
+def _sources(build: Build, options: SamplingOptions) -> Iterator[Source]:
+    folder = unchanged_source(build, "target")
+    end_ids = read_stop_ids(folder)[0]
+    oracle = Oracle.load(folder)
+    prompts = options.choice.read(build)
+    encoded, _ = encode_prompts(PromptEncoder.load(folder), prompts, build.config.limits.max_input_len)
+    draft_lens = tuple(dict.fromkeys(options.draft_lens or (0, build.config.max_draft_len)))
+    for prompt, sent in encoded:
+        first = _probabilities(oracle, sent.prompt_ids, options.temperature, end_ids)
+        head = max((token for token in first if token not in end_ids), key=first.__getitem__)
+        second = _probabilities(oracle, (*sent.prompt_ids, head), options.temperature, end_ids)
+        for draft_len in draft_lens:
+            request = EndpointRequest(
+                sent.text, max(draft_len, 1) + 2, draft_len, stream=False, temperature=options.temperature
+            )
+            yield Source(prompt.name, request, first, head, second, end_ids)
 
-    def one(number: int) -> tuple[int, int | None]:
-        sampled = EndpointRequest(**{**asdict(request), "seed": options.seed + number})
-        token_ids = [*endpoint.generate(sampled).token_ids, end_ids[0]]
-        first = _one_end(token_ids[0], end_ids)
-        return first, None if first == end_ids[0] else _one_end(token_ids[1], end_ids)
 
+def _sample(endpoint: Endpoint, source: Source, design: Design, options: SamplingOptions, concurrency: int) -> _Sampled:
     with ThreadPoolExecutor(concurrency) as pool:
-        return tuple(pool.map(one, range(options.num_samples)))
 
+        def draw_more(start: int, stop: int) -> list[Pair]:
+            return draw(endpoint, source, range(options.seed + start, options.seed + stop), pool)
 
-def _one_end(token: int, end_ids: Sequence[int]) -> int:
-    return end_ids[0] if token in end_ids else token
-
-
-def _tests(
-    oracle: Oracle, samples: Sequence[Samples], options: SamplingOptions, end_ids: Sequence[int]
-) -> Iterator[PositionTest]:
-    """Position 0 of every run, and position 1 after the first token that was drawn most often."""
-    rng = np.random.default_rng(options.seed)
-    # Holm's first step is the strictest; the power is stated for it.
-    alpha = options.alpha / (2 * len(samples))
-    for drawn in samples:
-        first, _ = Counter(pair[0] for pair in drawn.pairs if pair[1] is not None).most_common(1)[0]
-        given = [second for head, second in drawn.pairs if head == first and second is not None]
-        positions = [((), [pair[0] for pair in drawn.pairs]), ((first,), given)]
-        for position, (prefix, tokens) in enumerate(positions):
-            probabilities = _probabilities(oracle, (*drawn.prompt_ids, *prefix), options.temperature, end_ids)
-            bins = make_bins(probabilities, len(tokens))
-            if len(bins.probabilities) > 1:
-                yield _test(drawn, position, tokens, bins, alpha, rng)
-
-
-def _test(
-    drawn: Samples, position: int, tokens: Sequence[int], bins: Bins, alpha: float, rng: np.random.Generator
-) -> PositionTest:
-    counts = bins.count(tokens)
-    num_bins = len(bins.probabilities)
-    return PositionTest(
-        name=drawn.name,
-        draft_len=drawn.draft_len,
-        position=position,
-        num_samples=len(tokens),
-        num_bins=num_bins,
-        p_value=p_value(counts, bins.probabilities, rng),
-        distance=distance(counts, bins.probabilities),
-        detectable_distance=detectable_distance(num_bins, len(tokens), alpha, rng),
-    )
+        pairs, tests = sample_and_test(source, design, draw_more, np.random.default_rng(options.seed))
+    return _Sampled(source, design, pairs, tests)
 
 
 def _probabilities(
     oracle: Oracle, token_ids: Sequence[int], temperature: float, end_ids: Sequence[int]
-) -> dict[int, float]:
+) -> Probabilities:
     """The oracle's probability of each next token; end tokens count as the first of them."""
     logits = oracle.next_logits(token_ids).double()
     probabilities = dict(enumerate(torch.softmax(logits / temperature, dim=0).tolist()))
@@ -182,24 +131,29 @@ def _probabilities(
     return probabilities
 
 
-def _document(
-    build: Build, options: SamplingOptions, tests: Sequence[PositionTest], samples: Sequence[Samples]
-) -> dict[str, Any]:
-    rejections = holm_rejections([test.p_value for test in tests], options.alpha)
-    plain = {drawn.name: drawn.pairs for drawn in samples if drawn.draft_len == 0}
-    drafted = [(drawn.pairs, plain[drawn.name]) for drawn in samples if drawn.draft_len]
-    same = [one == other for pairs, others in drafted for one, other in zip(pairs, others, strict=True)]
+def _same_draws(sampled: Sequence[_Sampled]) -> float | None:
+    """Share of seeds that gave the same tokens with and without drafts, as far as both were drawn."""
+    plain = {one.source.name: one.pairs for one in sampled if not one.source.request.draft_len}
+    drafted = [(one.pairs, plain.get(one.source.name, [])) for one in sampled if one.source.request.draft_len]
+    same = [one == other for pairs, others in drafted for one, other in zip(pairs, others, strict=False)]
+    return sum(same) / len(same) if same else None
+
+
+def _document(build: Build, options: SamplingOptions, sampled: Sequence[_Sampled]) -> dict[str, Any]:
+    tests = [test for one in sampled for test in one.tests]
     return {
         "schema": SCHEMA,
-        "verdict": "different" if any(rejections) else "consistent",
+        "verdict": "different" if any(test.decision == "different" for test in tests) else "consistent",
         "deployment": str(build.folder),
         "temperature": options.temperature,
-        "num_samples": options.num_samples,
         "seed": options.seed,
         "alpha": options.alpha,
         "power": POWER,
-        "same_draws": sum(same) / len(same) if same else None,
-        "tests": [{**asdict(test), "rejected": no} for test, no in zip(tests, rejections, strict=True)],
+        "distance": options.distance,
+        "num_samples": sum(len(one.pairs) for one in sampled),
+        "most_samples": sum(one.design.looks[-1] for one in sampled),
+        "same_draws": _same_draws(sampled),
+        "tests": [asdict(test) for test in tests],
         "versions": {"trtkit": __version__, **build.manifest["versions"]},
     }
 

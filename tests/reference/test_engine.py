@@ -220,6 +220,29 @@ def test_an_impossible_request_is_refused_and_the_others_go_on(
     assert len(tokens_of(drain(engine))) == 5
 
 
+def test_a_request_that_never_fits_the_cache_is_refused_for_itself(
+    make_engine: MakeEngine, make_prompt: MakePrompt
+) -> None:
+    engine = make_engine(cache=CacheOptions(block_size=16, num_blocks=4))
+    engine.submit(ask((1, 2, 3), 5))
+    with pytest.raises(RequestError, match="need 5 blocks") as caught:
+        engine.submit(ask(make_prompt(60), 5, request_id="big"))
+    assert caught.value.code == "REQ-CACHE"
+    assert len(tokens_of(drain(engine))) == 5
+
+
+def test_sequences_that_outgrow_the_cache_together_are_answered_all_the_same(
+    make_engine: MakeEngine, make_prompt: MakePrompt
+) -> None:
+    engine = make_engine(cache=CacheOptions(block_size=8, num_blocks=9))
+    requests = [ask(make_prompt(14, seed=seed), 40, request_id=str(seed)) for seed in range(3)]
+    for request in requests:
+        engine.submit(request)
+    outputs = drain(engine)
+    for request in requests:
+        assert tokens_of(outputs, request.request_id) == answer(make_engine(), request)
+
+
 def test_the_longest_possible_request_is_answered(make_engine: MakeEngine) -> None:
     assert len(answer(make_engine(), ask((1, 2), 254))) == 254
 

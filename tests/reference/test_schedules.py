@@ -34,10 +34,19 @@ def requests(draw: st.DrawFn) -> dict[str, Any]:
 OPERATIONS = st.lists(st.one_of(requests(), st.just("step"), st.just("step"), st.just("cancel")), max_size=25)
 
 
-@pytest.fixture(scope="module")
-def engine(tiny_checkpoint: Path) -> Engine:
+CACHES = {
+    "room for all": CacheOptions(),
+    "small blocks": CacheOptions(block_size=8),
+    "too few blocks for three": CacheOptions(block_size=16, num_blocks=9),
+    "whole blocks of finished requests": CacheOptions(block_size=16, num_blocks=14, reuse="full_blocks"),
+    "no reuse, too few blocks": CacheOptions(block_size=8, num_blocks=16, reuse="off"),
+}
+
+
+@pytest.fixture(scope="module", params=CACHES)
+def engine(tiny_checkpoint: Path, request: pytest.FixtureRequest) -> Engine:
     """One for all examples: what earlier ones left in its cache makes the reuse."""
-    return Engine.load(tiny_checkpoint, max_batch_size=3, max_seq_len=128)
+    return Engine.load(tiny_checkpoint, max_batch_size=3, max_seq_len=128, cache=CACHES[request.param])
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +90,7 @@ def with_draft(kind: Any, answer: tuple[int, ...]) -> tuple[int, ...]:
     return drafts.get(kind, kind)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
 @given(operations=OPERATIONS)
 def test_a_request_answers_as_if_it_were_alone(engine: Engine, alone: Any, operations: list[Any]) -> None:
     observer = Observer(engine)

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 from torch import Tensor
-from trtkit.reference.batch import TILE, Tile
-from trtkit.reference.model.attention import Attention
+from trtkit.reference.batch import Span
+from trtkit.reference.kv_cache.storage import KvStorage
+from trtkit.reference.model.attention import Attention, Heads
 from trtkit.reference.model.attention_rule import AttentionRule
 
 HEADS, GROUP, DIM = 2, 3, 8
@@ -43,23 +44,28 @@ def plainly(queries: Tensor, keys: Tensor, values: Tensor, rule: AttentionRule) 
     ],
     ids=str,
 )
-def test_a_layer_attends_as_its_rule_says(rule: AttentionRule) -> None:
+@pytest.mark.parametrize("block_size", [8, 32, 64, 128])
+def test_a_layer_attends_as_its_rule_says(rule: AttentionRule, block_size: int) -> None:
     generator = torch.Generator().manual_seed(0)
-    num_keys = 3 * TILE
+    num_keys = 192
     keys, values = (torch.randn(num_keys, HEADS, DIM, generator=generator) for _ in range(2))
     queries = torch.randn(num_keys, HEADS * GROUP, DIM, generator=generator)
+    blocks = shuffled_blocks(num_keys, block_size)
+    storage = KvStorage(num_layers=2, num_rows=len(blocks) * block_size, kv_shape=(HEADS, DIM), like=queries)
+    rows = torch.tensor([blocks[slot // block_size] * block_size + slot % block_size for slot in range(num_keys)])
+    storage.write(1, rows, torch.stack([keys, values], dim=1).view(num_keys, -1))
     attention = Attention(
-        num_kv_heads=HEADS,
-        group_size=GROUP,
-        head_dim=DIM,
-        capacity=4 * TILE,
-        rules=[AttentionRule(1.0), rule],
-        like=queries,
+        Heads(HEADS, GROUP, DIM), [AttentionRule(1.0), rule], storage, max_keys=num_keys, block_size=block_size
     )
-    for start, end in ((0, 5), (60, 64), (64, 66), (150, 192), (191, 192)):
-        tile = Tile(0, end - start, 0, -(-end // TILE) * TILE, start)
-        plan = attention.plan([tile], torch.zeros(end - start, HEADS * GROUP * DIM))
-        cache = [tensor.transpose(0, 1)[None] for tensor in (keys, values)]
-        got = plan.run(1, queries[start:end], *cache)
+    for start, end in ((0, 5), (60, 64), (64, 66), (100, 192), (191, 192), (0, 192)):
+        out = torch.zeros(end - start, HEADS * GROUP * DIM)
+        got = attention.plan([Span(0, start, end, blocks)], out).run(1, queries[start:end])
         expected = plainly(queries[start:end], keys[:end], values[:end], rule)
         torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def shuffled_blocks(num_keys: int, block_size: int) -> list[int]:
+    """The first half of the blocks are neighbours, the others are not."""
+    blocks = list(range(-(-num_keys // block_size)))
+    half = len(blocks) // 2
+    return [*blocks[:half], *reversed(blocks[half:])]

@@ -6,15 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from lone_sequence import lone_sequence
 from tiny_trtllm import tiny_model, write_checkpoint
 from trtkit.checkpoints.draft_vocabulary import DRAFT_VOCABULARY_FILE
-from trtkit.reference.batch import TILE, Batch, Tile
 from trtkit.reference.draft_target import generate_with_draft
 from trtkit.reference.engine import Engine
-from trtkit.reference.kv_cache.storage import KvStorage
-from trtkit.reference.model.config import read_config
-from trtkit.reference.model.decoder import Decoder
-from trtkit.reference.model.load import WeightLoader
 from trtkit.reference.request import GenerationRequest
 from trtkit.reference.sampling.params import SamplingParams
 
@@ -32,12 +28,7 @@ def trimmed_checkpoint(tiny_checkpoint: Path, tmp_path: Path) -> Path:
 
 def logits_of(folder: Path) -> torch.Tensor:
     """The logits after every token of PROMPT."""
-    config = read_config(folder)
-    weights = WeightLoader(folder, config, torch.device("cpu")).load(TILE)
-    shape = (config.num_kv_heads, config.head_dim)
-    cache = KvStorage(num_layers=config.num_layers, num_slots=1, capacity=TILE, kv_shape=shape, like=weights.embedding)
-    rows = list(range(len(PROMPT)))
-    return Decoder(config, weights, cache).logits(Batch(PROMPT, rows, rows, [Tile(0, len(PROMPT), 0, TILE, 0)], rows))
+    return lone_sequence(folder).feed(PROMPT)
 
 
 @pytest.mark.parametrize("tied", [False, True])

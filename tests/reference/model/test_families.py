@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from lone_sequence import lone_sequence
 from oracles import largest_relative_difference, load_oracle, oracle_logits, prompt_of
-from passes import decoder_of, whole_prompt
 from tiny import FAMILIES, VOCAB_SIZE, tiny_checkpoint
 from trtkit.conversion.convert import convert_checkpoint
 from trtkit.conversion.options import ConversionOptions
@@ -43,7 +43,7 @@ def converted(source: Path, out: Path, **options: Any) -> Path:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_are_those_of_transformers(family: str, sources: Callable[[str], Path], tmp_path: Path) -> None:
     token_ids = prompt_of(NUM_TOKENS, VOCAB_SIZE)
-    ours = decoder_of(converted(sources(family), tmp_path / "out")).logits(whole_prompt(token_ids))
+    ours = lone_sequence(converted(sources(family), tmp_path / "out")).feed(token_ids)
     theirs = oracle_logits(load_oracle(sources(family)), token_ids)
     assert largest_relative_difference(ours, theirs) < TOLERANCE
 
@@ -62,6 +62,6 @@ def test_ranks_are_assembled_to_the_same_model(
 ) -> None:
     parallelism = {"tensor_parallel": tp, "pipeline_parallel": pp, "expert_parallel": ep}
     token_ids = prompt_of(20, VOCAB_SIZE)
-    whole = decoder_of(converted(sources(family), tmp_path / "whole")).logits(whole_prompt(token_ids))
+    whole = lone_sequence(converted(sources(family), tmp_path / "whole")).feed(token_ids)
     ranks = converted(sources(family), tmp_path / "ranks", **parallelism)
-    assert torch.equal(decoder_of(ranks).logits(whole_prompt(token_ids)), whole)
+    assert torch.equal(lone_sequence(ranks).feed(token_ids), whole)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from lone_sequence import lone_sequence
 from oracles import largest_relative_difference, oracle_logits, prompt_of
-from passes import decoder_of, whole_prompt
 from tiny_trtllm import edit_checkpoint, edit_tensors, tiny_model, write_checkpoint
 from trtkit.errors import CheckpointError
 from trtkit.reference.model.config import read_config
@@ -41,9 +41,9 @@ def prompt(count: int) -> list[int]:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_logits_are_those_of_transformers(variant: str, tmp_path: Path) -> None:
     model = tiny_model(**VARIANTS[variant])
-    decoder = decoder_of(write_checkpoint(model, tmp_path))
+    decoder = lone_sequence(write_checkpoint(model, tmp_path))
     token_ids = prompt(150)
-    ours = decoder.logits(whole_prompt(token_ids))
+    ours = decoder.feed(token_ids)
     assert largest_relative_difference(ours, oracle_logits(model, token_ids)) < 1e-4
 
 
@@ -51,25 +51,23 @@ def test_logits_are_those_of_transformers(variant: str, tmp_path: Path) -> None:
 def test_rank_files_are_assembled(tp: int, pp: int, tmp_path: Path) -> None:
     model = tiny_model(attention_bias=True)
     token_ids = prompt(20)
-    whole = decoder_of(write_checkpoint(model, tmp_path / "whole")).logits(whole_prompt(token_ids))
-    ranks = decoder_of(write_checkpoint(model, tmp_path / "ranks", tp=tp, pp=pp)).logits(whole_prompt(token_ids))
+    whole = lone_sequence(write_checkpoint(model, tmp_path / "whole")).feed(token_ids)
+    ranks = lone_sequence(write_checkpoint(model, tmp_path / "ranks", tp=tp, pp=pp)).feed(token_ids)
     assert torch.equal(whole, ranks)
 
 
 def test_a_missing_head_is_the_embedding(tmp_path: Path) -> None:
     model = tiny_model(tie_word_embeddings=True)
     folder = write_checkpoint(model, tmp_path)
-    with_head = decoder_of(folder).logits(whole_prompt([1, 2, 3]))
-    assert torch.equal(
-        with_head, decoder_of(edit_tensors(folder, lm_head__weight=None)).logits(whole_prompt([1, 2, 3]))
-    )
+    with_head = lone_sequence(folder).feed([1, 2, 3])
+    assert torch.equal(with_head, lone_sequence(edit_tensors(folder, lm_head__weight=None)).feed([1, 2, 3]))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_stays_close_to_float32(dtype: str, tmp_path: Path) -> None:
     model = tiny_model()
     token_ids = prompt(40)
-    ours = decoder_of(write_checkpoint(model, tmp_path, dtype=dtype)).logits(whole_prompt(token_ids))
+    ours = lone_sequence(write_checkpoint(model, tmp_path, dtype=dtype)).feed(token_ids)
     assert ours.dtype == torch.float32
     # A bfloat16 keeps 8 significant bits; 3 layers round about 40 times, errors add up like a random walk.
     assert largest_relative_difference(ours, oracle_logits(model, token_ids)) < 40**0.5 * 2**-8
@@ -78,7 +76,7 @@ def test_half_precision_stays_close_to_float32(dtype: str, tmp_path: Path) -> No
 def test_packed_and_plain_weights_give_the_same_logits(tmp_path: Path) -> None:
     folder = write_checkpoint(tiny_model(), tmp_path)
     token_ids = prompt(70)
-    packed, plain = (decoder_of(folder, packed=packed).logits(whole_prompt(token_ids)) for packed in (True, False))
+    packed, plain = (lone_sequence(folder, packed=packed).feed(token_ids) for packed in (True, False))
     assert largest_relative_difference(packed, plain) < 1e-5
 
 
@@ -129,19 +127,19 @@ def test_a_damaged_config_is_refused(text: str, tmp_path: Path) -> None:
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     folder = edit_tensors(write_checkpoint(tiny_model(), tmp_path), transformer__layers__1__mlp__fc__weight=None)
     with pytest.raises(CheckpointError, match=r"lacks transformer\.layers\.1\.mlp\.fc\.weight"):
-        decoder_of(folder)
+        lone_sequence(folder)
 
 
 def test_a_tensor_without_a_place_is_named(tmp_path: Path) -> None:
     folder = edit_tensors(write_checkpoint(tiny_model(), tmp_path), transformer__extra=torch.zeros(1))
     with pytest.raises(CheckpointError, match=r"first transformer\.extra"):
-        decoder_of(folder)
+        lone_sequence(folder)
 
 
 def test_a_tensor_of_another_shape_is_named(tmp_path: Path) -> None:
     folder = edit_checkpoint(write_checkpoint(tiny_model(), tmp_path), intermediate_size=81)
     with pytest.raises(CheckpointError, match=r"mlp\.proj\.weight has the shape \(48, 80\)") as caught:
-        decoder_of(folder)
+        lone_sequence(folder)
     assert caught.value.code == "REF-SHAPE"
 
 
@@ -150,11 +148,11 @@ def test_a_truncated_rank_file_is_refused(tmp_path: Path) -> None:
     path = folder / "rank0.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(CheckpointError, match=r"cannot read rank0\.safetensors"):
-        decoder_of(folder)
+        lone_sequence(folder)
 
 
 def test_a_missing_rank_file_is_refused(tmp_path: Path) -> None:
     folder = write_checkpoint(tiny_model(), tmp_path, tp=2)
     (folder / "rank1.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"rank1\.safetensors"):
-        decoder_of(folder)
+        lone_sequence(folder)

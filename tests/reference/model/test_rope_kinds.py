@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from lone_sequence import lone_sequence
 from oracles import largest_relative_difference, load_oracle, oracle_logits, prompt_of
-from passes import decoder_of, whole_prompt
 from tiny import VOCAB_SIZE, tiny_checkpoint
 from trtkit.conversion.convert import convert_checkpoint
 from trtkit.conversion.options import ConversionOptions
@@ -79,7 +79,7 @@ def test_angles_are_those_of_transformers_beyond_the_original_context(kind: str,
     family, overrides = SCALINGS[kind]
     source, out = converted(tmp_path, family, **overrides)
     token_ids = prompt_of(180, VOCAB_SIZE)
-    ours = decoder_of(out).logits(whole_prompt(token_ids))
+    ours = lone_sequence(out).feed(token_ids)
     assert largest_relative_difference(ours, oracle_logits(load_oracle(source), token_ids)) < 1e-4
 
 
@@ -87,7 +87,7 @@ def test_longrope_uses_its_short_factors_where_no_text_can_leave_the_original_co
     family, overrides = SCALINGS["longrope"]
     source, out = converted(tmp_path, family, **overrides)
     token_ids = prompt_of(ORIGINAL, VOCAB_SIZE)
-    ours = decoder_of(out, max_seq_len=ORIGINAL).logits(whole_prompt(token_ids))
+    ours = lone_sequence(out, max_seq_len=ORIGINAL).feed(token_ids)
     assert largest_relative_difference(ours, oracle_logits(load_oracle(source), token_ids)) < 1e-4
 
 
@@ -106,5 +106,5 @@ def test_dynamic_scaling_is_transformers_text_generated_token_by_token(tmp_path:
         output_logits=True,
         return_dict_in_generate=True,
     )
-    ours = decoder_of(out).logits(whole_prompt(answer.sequences[0].tolist()))
+    ours = lone_sequence(out).feed(answer.sequences[0].tolist())
     assert largest_relative_difference(ours[7:-1], torch.cat(answer.logits)) < 1e-4

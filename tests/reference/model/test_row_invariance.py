@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 import torch
+from lone_sequence import lone_sequence
 from oracles import prompt_of
-from passes import decoder_of, rows_from
 from row_invariance import needs_measured_processor
 from tiny import FAMILIES, VOCAB_SIZE, tiny_checkpoint
 from tiny_trtllm import tiny_model, write_checkpoint
 from trtkit.conversion.convert import convert_checkpoint
 from trtkit.conversion.options import ConversionOptions
-from trtkit.reference.model.decoder import Decoder
+from trtkit.reference.assembly import LoneSequence
+from trtkit.reference.kv_cache.options import CacheOptions
 
 NUM_TOKENS = 150
 SHAPES: dict[str, dict[str, Any]] = {
@@ -28,10 +29,10 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def logits_in_passes_of(sizes: list[int], decoder: Decoder, token_ids: list[int]) -> torch.Tensor:
+def logits_in_passes_of(sizes: list[int], sequence: LoneSequence, token_ids: list[int]) -> torch.Tensor:
     parts, start = [], 0
     for size in cycle(sizes):
-        parts.append(decoder.logits(rows_from(start, token_ids[start : start + size])))
+        parts.append(sequence.feed(token_ids[start : start + size]))
         start += size
         if start >= len(token_ids):
             return torch.cat(parts)
@@ -46,17 +47,26 @@ def test_every_family_keeps_its_bits(family: str, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     convert_checkpoint(source, tmp_path / "out", ConversionOptions(dtype="float32"))
     token_ids = prompt_of(NUM_TOKENS, VOCAB_SIZE)
-    whole = logits_in_passes_of([NUM_TOKENS], decoder_of(tmp_path / "out"), token_ids)
+    whole = logits_in_passes_of([NUM_TOKENS], lone_sequence(tmp_path / "out"), token_ids)
     for sizes in ([1], [2], [9], [1, 6, 1, 100]):
-        assert torch.equal(logits_in_passes_of(sizes, decoder_of(tmp_path / "out"), token_ids), whole), sizes
+        assert torch.equal(logits_in_passes_of(sizes, lone_sequence(tmp_path / "out"), token_ids), whole), sizes
 
 
+CACHES = {
+    "blocks of 64": CacheOptions(reuse="off"),
+    "blocks of 32": CacheOptions(reuse="off", block_size=32),
+    "blocks of 8": CacheOptions(reuse="off", block_size=8),
+}
+
+
+@pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_logits_have_the_same_bits_in_passes_of_any_size(shape: str, dtype: str, tmp_path: Path) -> None:
+def test_logits_have_the_same_bits_in_passes_of_any_size(shape: str, dtype: str, cache: str, tmp_path: Path) -> None:
     needs_measured_processor(getattr(torch, dtype))
     folder = write_checkpoint(tiny_model(**SHAPES[shape]), tmp_path, dtype=dtype)
     token_ids = torch.randint(97, (NUM_TOKENS,), generator=torch.Generator().manual_seed(0)).tolist()
-    whole = logits_in_passes_of([NUM_TOKENS], decoder_of(folder), token_ids)
+    whole = logits_in_passes_of([NUM_TOKENS], lone_sequence(folder, cache=CACHES[cache]), token_ids)
     for sizes in ([1], [2], [5], [9], [64], [1, 6, 1, 100]):
-        assert torch.equal(logits_in_passes_of(sizes, decoder_of(folder), token_ids), whole), sizes
+        again = logits_in_passes_of(sizes, lone_sequence(folder, cache=CACHES[cache]), token_ids)
+        assert torch.equal(again, whole), sizes

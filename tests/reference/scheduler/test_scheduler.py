@@ -1,6 +1,7 @@
 """What a step computes: decode rows first, then chunks of prompts, within a budget of rows."""
 
-from trtkit.reference.kv_cache.slots import Placement, SlotPool
+from trtkit.reference.kv_cache.block_pool import BlockPool
+from trtkit.reference.kv_cache.block_tables import BlockTable, BlockTables
 from trtkit.reference.request import GenerationRequest
 from trtkit.reference.sampling.params import SamplingParams
 from trtkit.reference.scheduler.scheduler import Scheduler
@@ -12,8 +13,9 @@ def make_request(name: str, num_prompt_tokens: int, draft: tuple[int, ...] = ())
     return GenerationRequest(name, prompt, 10, draft_ids=draft)
 
 
-def make_scheduler(num_slots: int = 4, max_num_tokens: int = 8) -> Scheduler:
-    return Scheduler(SlotPool(num_slots, 100), max_num_tokens)
+def make_scheduler(max_sequences: int = 4, max_num_tokens: int = 8, num_blocks: int = 40) -> Scheduler:
+    tables = BlockTables(BlockPool(num_blocks), 4, "off", num_new_tokens=max_num_tokens)
+    return Scheduler(tables, max_sequences=max_sequences, max_num_tokens=max_num_tokens)
 
 
 def run(scheduler: Scheduler) -> list[tuple[str, int, int]]:
@@ -32,7 +34,9 @@ def run(scheduler: Scheduler) -> list[tuple[str, int, int]]:
 
 
 def sequence_of(request: GenerationRequest, num_reused: int = 0) -> Sequence:
-    return Sequence(request, Placement(0, num_reused, None))
+    sequence = Sequence(request)
+    sequence.start(BlockTable([0, 1, 2], num_reused, 0, 0, range(0)))
+    return sequence
 
 
 def test_a_prompt_within_the_budget_is_one_chunk() -> None:
@@ -64,12 +68,12 @@ def test_prompts_share_what_is_left_in_order_of_arrival() -> None:
     assert run(scheduler) == [("a", 1, 1), ("b", 4, 1), ("c", 3, 0)]
 
 
-def test_requests_beyond_the_slots_wait_for_their_turn() -> None:
-    scheduler = make_scheduler(num_slots=1)
+def test_requests_beyond_the_sequences_wait_for_their_turn() -> None:
+    scheduler = make_scheduler(max_sequences=1)
     scheduler.enqueue(make_request("a", 2))
     scheduler.enqueue(make_request("b", 2))
     assert run(scheduler) == [("a", 2, 1)]
-    scheduler.remove("a")
+    scheduler.cancel("a")
     assert run(scheduler) == [("b", 2, 1)]
 
 
@@ -107,3 +111,62 @@ def test_occurrences_are_counted_only_when_penalties_need_them() -> None:
         sequence.append(2)
     assert plain.counts == {}
     assert counting.counts == {1: 2, 2: 2}
+
+
+def names(work: list[tuple[str, int, int]]) -> list[str]:
+    return [name for name, _, _ in work]
+
+
+def test_a_request_waits_until_its_prompt_has_blocks_and_nobody_overtakes_it() -> None:
+    scheduler = make_scheduler(num_blocks=5)
+    scheduler.enqueue(make_request("a", 8))
+    scheduler.enqueue(make_request("b", 12))
+    scheduler.enqueue(make_request("c", 1))
+    assert names(run(scheduler)) == ["a"]
+    assert names(run(scheduler)) == ["a"]
+    scheduler.cancel("a")
+    assert names(run(scheduler)) == ["b"]
+
+
+def test_admission_leaves_a_block_for_each_sequence_that_grows() -> None:
+    scheduler = make_scheduler(num_blocks=3)
+    scheduler.enqueue(make_request("a", 4))
+    scheduler.enqueue(make_request("b", 8))
+    assert names(run(scheduler)) == ["a"]
+    assert names(run(scheduler)) == ["a"], "b would fit, but a needs one of the blocks"
+
+
+def test_the_youngest_gives_way_and_comes_back_with_its_answer_so_far() -> None:
+    scheduler = make_scheduler(num_blocks=4)
+    for name in ("a", "b"):
+        scheduler.enqueue(make_request(name, 4))
+    assert names(run(scheduler)) == ["a", "b"]
+    for _ in range(4):
+        assert names(run(scheduler)) == ["a", "b"]
+    assert names(run(scheduler)) == ["a"], "both would need a third block"
+    for _ in range(3):
+        assert names(run(scheduler)) == ["a"]
+    scheduler.finish(scheduler.running("a"))  # type: ignore[arg-type]
+    assert run(scheduler) == [("b", 8, 0)]
+    assert run(scheduler) == [("b", 1, 1)]
+    assert scheduler.running("b").num_preemptions == 1  # type: ignore[union-attr]
+
+
+def test_a_preempted_sequence_is_served_before_those_that_came_after_it() -> None:
+    scheduler = make_scheduler(num_blocks=4)
+    for name in ("a", "b", "c"):
+        scheduler.enqueue(make_request(name, 4))
+    for _ in range(6):
+        assert "c" not in names(run(scheduler))
+    scheduler.cancel("a")
+    assert names(run(scheduler)) == ["b"]
+
+
+def test_cancelling_a_waiting_request_touches_no_blocks() -> None:
+    scheduler = make_scheduler(max_sequences=1)
+    for name in ("a", "b"):
+        scheduler.enqueue(make_request(name, 4))
+    run(scheduler)
+    assert scheduler.cancel("b").request.request_id == "b"
+    scheduler.check()
+    assert not scheduler.knows("b")

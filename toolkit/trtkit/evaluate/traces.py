@@ -1,6 +1,5 @@
 """What flows through a model, layer by layer: the oracle's and a converted checkpoint's. Judges nothing."""
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -12,17 +11,14 @@ from torch import Tensor
 
 from trtkit.errors import InputError
 from trtkit.evaluate.oracle import Oracle
-from trtkit.reference.batch import TILE, Batch, make_batch
-from trtkit.reference.kv_cache.slots import Placement
-from trtkit.reference.kv_cache.storage import KvStorage
+from trtkit.reference.assembly import LoneSequence, Sizes, assemble
+from trtkit.reference.kv_cache.options import CacheOptions
+from trtkit.reference.model.attention import Attention
 from trtkit.reference.model.config import ModelConfig, read_config
 from trtkit.reference.model.decoder import Decoder
 from trtkit.reference.model.load import WeightLoader
 from trtkit.reference.model.norm import Norm
 from trtkit.reference.model.weights import Weights
-from trtkit.reference.request import GenerationRequest
-from trtkit.reference.scheduler.scheduler import Segment
-from trtkit.reference.scheduler.sequence import Sequence as TokenSequence
 
 
 @dataclass(frozen=True)
@@ -78,37 +74,24 @@ class CheckpointTracer:
     def load(cls, checkpoint: Path, max_seq_len: int) -> Self:
         """Read a TensorRT-LLM checkpoint directory. Raises CheckpointError when it cannot be executed."""
         config = read_config(checkpoint)
-        capacity = math.ceil(max_seq_len / TILE) * TILE
-        return cls(config, WeightLoader(checkpoint, config, torch.device("cpu")).load(capacity))
+        return cls(config, WeightLoader(checkpoint, config, torch.device("cpu")).load(max_seq_len))
 
     def trace(self, token_ids: Sequence[int]) -> Trace:
         """One pass, every token's logits included."""
-        config, capacity = self.config, math.ceil(len(token_ids) / TILE) * TILE
-        cache = KvStorage(
-            num_layers=config.num_layers,
-            num_slots=1,
-            capacity=capacity,
-            kv_shape=(config.num_kv_heads, config.head_dim),
-            like=self._weights.embedding,
-        )
-        decoder = _WatchedDecoder(config, self._weights, cache)
-        logits = decoder.logits(_whole_prompt(token_ids, capacity))
-        return Trace(tuple(state[: len(token_ids)].float() for state in decoder.seen), logits)
+        sizes = Sizes(1, len(token_ids), len(token_ids))
+        assembly = assemble(self.config, self._weights, CacheOptions(reuse="off"), sizes, _WatchedDecoder)
+        logits = LoneSequence(assembly).feed(token_ids)
+        assert isinstance(assembly.decoder, _WatchedDecoder)
+        return Trace(tuple(state[: len(token_ids)].float() for state in assembly.decoder.seen), logits)
 
 
 class _WatchedDecoder(Decoder):
     """The decoder that serves, with an ear at each norm: what enters it is the residual stream."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, cache: KvStorage) -> None:
-        super().__init__(config, weights, cache)
+    def __init__(self, config: ModelConfig, weights: Weights, attention: Attention) -> None:
+        super().__init__(config, weights, attention)
         self.seen: list[Tensor] = []
 
     def _norm(self, hidden: Tensor, norm: Norm) -> Tensor:
         self.seen.append(hidden)
         return super()._norm(hidden, norm)
-
-
-def _whole_prompt(token_ids: Sequence[int], capacity: int) -> Batch:
-    request = GenerationRequest("trace", tuple(token_ids), 1)
-    sequence = TokenSequence(request, Placement(slot=0, num_reused=0, copy_from=None))
-    return make_batch([Segment(sequence, 0, token_ids, len(token_ids))], capacity)

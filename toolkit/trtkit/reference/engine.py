@@ -1,22 +1,21 @@
 """Engine: requests in, tokens out, one step at a time. Knows the order of work; the arithmetic is in model/."""
 
-import math
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from trtkit.errors import RequestError
-from trtkit.reference.batch import TILE, make_batch
+from trtkit.reference.assembly import Sizes, assemble
+from trtkit.reference.batch import make_batch
 from trtkit.reference.intake import Limits, check_draft, check_request
 from trtkit.reference.kv_cache.options import CacheOptions
-from trtkit.reference.kv_cache.slots import SlotPool
 from trtkit.reference.kv_cache.storage import KvStorage
 from trtkit.reference.model.config import ModelConfig, read_config
 from trtkit.reference.model.decoder import Decoder
 from trtkit.reference.model.load import WeightLoader
 from trtkit.reference.request import FloatArray, GenerationRequest, StepOutput
-from trtkit.reference.scheduler.scheduler import Scheduler
-from trtkit.reference.scheduler.sequence import Sequence
+from trtkit.reference.scheduler.scheduler import Scheduler, Segment
 from trtkit.reference.verify import Choices
 
 MAX_NUM_TOKENS = 512
@@ -26,9 +25,9 @@ DEFAULT_CACHE = CacheOptions()
 class Engine:
     """A decoder, its cache and its scheduler. Not safe for threads: one thread calls all methods."""
 
-    def __init__(self, decoder: Decoder, cache: KvStorage, scheduler: Scheduler, limits: Limits) -> None:
+    def __init__(self, decoder: Decoder, storage: KvStorage, scheduler: Scheduler, limits: Limits) -> None:
         self._decoder = decoder
-        self._cache = cache
+        self._storage = storage
         self._scheduler = scheduler
         self._limits = limits
         self._cancelled: list[StepOutput] = []
@@ -53,19 +52,11 @@ class Engine:
         if num_threads is not None:
             torch.set_num_threads(num_threads)
         config = read_config(checkpoint)
-        capacity = math.ceil(max_seq_len / TILE) * TILE
-        weights = WeightLoader(checkpoint, config, torch.device("cpu")).load(capacity)
-        cache.check()
-        storage = KvStorage(
-            num_layers=config.num_layers,
-            num_slots=max_batch_size,
-            capacity=capacity,
-            kv_shape=(config.num_kv_heads, config.head_dim),
-            like=weights.embedding,
-        )
-        pool = SlotPool(max_batch_size, max_seq_len, reuse=cache.reuse != "off")
-        scheduler = Scheduler(pool, max(max_num_tokens, 2 * max_batch_size))
-        return cls(Decoder(config, weights, storage), storage, scheduler, Limits(config.vocab_size, max_seq_len))
+        sizes = Sizes(max_batch_size, max_seq_len, max(max_num_tokens, 2 * max_batch_size))
+        weights = WeightLoader(checkpoint, config, torch.device("cpu")).load(max_seq_len)
+        decoder, storage, tables = assemble(config, weights, cache, sizes)
+        scheduler = Scheduler(tables, max_sequences=max_batch_size, max_num_tokens=sizes.max_num_tokens)
+        return cls(decoder, storage, scheduler, Limits(config.vocab_size, max_seq_len))
 
     @property
     def config(self) -> ModelConfig:
@@ -95,6 +86,14 @@ class Engine:
     def validate(self, request: GenerationRequest) -> None:
         """Raise RequestError when the request can never be answered."""
         check_request(request, self._limits)
+        tables, num_tokens = self._scheduler.tables, len(request.prompt_ids) + request.max_new_tokens
+        if tables.max_blocks(num_tokens) > tables.pool.num_blocks:
+            raise RequestError(
+                f"{num_tokens} tokens of prompt and answer need {tables.max_blocks(num_tokens)} blocks of the KV cache,"
+                f" which has {tables.pool.num_blocks}",
+                "shorten the prompt, ask for fewer tokens, or give the cache more blocks",
+                code="REQ-CACHE",
+            )
 
     def submit(self, request: GenerationRequest) -> None:
         """Queue a request; its outputs come from the following steps.
@@ -122,38 +121,40 @@ class Engine:
         sequence.take_draft(draft_ids, draft_logits)
 
     def cancel(self, request_id: str) -> bool:
-        """End a request now and free its slot; the next step reports it with the reason "cancelled".
+        """End a request now and free its blocks; the next step reports it with the reason "cancelled".
 
         False when no such request is in flight.
         """
         if not self._scheduler.knows(request_id):
             return False
-        sequence = self._scheduler.remove(request_id)
-        prompt, reused = (len(sequence.request.prompt_ids), sequence.num_reused) if sequence else (0, 0)
-        self._cancelled.append(StepOutput(request_id, (), True, "cancelled", prompt, reused))
+        sequence = self._scheduler.cancel(request_id)
+        num_prompt_tokens = len(sequence.request.prompt_ids)
+        self._cancelled.append(StepOutput(request_id, (), True, "cancelled", num_prompt_tokens, sequence.num_reused))
         return True
 
     def step(self) -> list[StepOutput]:
-        """One pass: every running sequence advances, waiting ones start while slots are free.
+        """One pass: every running sequence advances, waiting ones start while blocks are free.
 
         A sequence whose prompt needs several passes has no output until its last one.
         """
         outputs, self._cancelled = self._cancelled, []
         plan = self._scheduler.plan()
-        for placement in plan.copies:
-            self._cache.copy_prefix(placement.copy_from or 0, placement.slot, placement.num_reused)
+        self._storage.apply(plan.row_work)
         if not plan.segments:
             return outputs
-        batch = make_batch(plan.segments, self._cache.capacity)
-        choices = Choices(self._decoder.logits(batch))
+        choices = Choices(self._decoder.logits(make_batch(plan.segments, self._scheduler.tables.block_size)))
         row = 0
         for segment in plan.segments:
+            rows, sequence = range(row, row + segment.num_logits), segment.sequence
+            row = rows.stop
+            if sequence.wants_context:
+                num_prompt_rows = len(sequence.request.prompt_ids) - segment.start
+                sequence.context_logits.append(choices.logits(rows[:num_prompt_rows]))
             if segment.num_choosing:
-                outputs.append(self._settle(segment.sequence, choices, range(row, row + segment.num_choosing)))
+                outputs.append(self._settle(segment, choices, rows[len(rows) - segment.num_choosing :]))
             else:
-                segment.sequence.num_computed += len(segment.token_ids)
-                self._scheduler.advance(segment.sequence)
-            row += segment.num_choosing
+                sequence.num_computed = segment.end
+                self._scheduler.advance(sequence)
         return outputs
 
     def generate(self, request: GenerationRequest) -> list[StepOutput]:
@@ -176,9 +177,9 @@ class Engine:
         """Raise AssertionError when the bookkeeping contradicts itself."""
         self._scheduler.check()
 
-    def _settle(self, sequence: Sequence, choices: Choices, rows: range) -> StepOutput:
+    def _settle(self, segment: Segment, choices: Choices, rows: range) -> StepOutput:
         """Choose a sequence's next tokens, rewind the rest of its drafts, and let it go when it is done."""
-        request = sequence.request
+        sequence, request = segment.sequence, segment.sequence.request
         token_ids: tuple[int, ...] = ()
         acceptance, error, chosen = None, None, None
         try:
@@ -187,15 +188,14 @@ class Engine:
             acceptance = sequence.settle(chosen.num_tokens)
             reason = sequence.finish_reason()
             self._scheduler.advance(sequence)
+            if not choices.are_finite(rows):
+                # What the pass left behind the kept tokens would be read again, masked, and a masked NaN is still one.
+                self._storage.apply(self._scheduler.tables.clear(sequence.blocks, sequence.num_computed, segment.end))
+            if reason is not None:
+                self._scheduler.finish(sequence)
         except RequestError as problem:
             error, reason = problem, "error"
-            sequence.num_computed = 0
-            self._scheduler.advance(sequence)
-        if not choices.are_finite(rows):
-            # What is left of this pass would reach whoever reads the slot next, masked or not.
-            self._cache.clear(sequence.slot, sequence.num_computed)
-        if reason is not None:
-            self._scheduler.remove(request.request_id)
+            self._scheduler.fail(sequence)
         return StepOutput(
             request_id=request.request_id,
             token_ids=token_ids,
@@ -207,4 +207,12 @@ class Engine:
             error=error,
             log_probs=chosen.log_probs if chosen else (),
             generation_logits=chosen.generation_logits if chosen else None,
+            context_logits=_taken(sequence.context_logits),
         )
+
+
+def _taken(parts: list[FloatArray]) -> FloatArray | None:
+    """What several passes brought, once."""
+    whole = np.concatenate(parts) if parts else None
+    parts.clear()
+    return whole

@@ -1,11 +1,10 @@
-"""Decoder: rows of tokens become logits. Knows weights and the cache's tensors, no sequences and no sampling."""
+"""Decoder: rows of tokens become logits. Knows weights and attention, no sequences and no sampling."""
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from trtkit.reference.batch import Batch
-from trtkit.reference.kv_cache.storage import KvStorage
 from trtkit.reference.model.attention import Attention, TilePlan
 from trtkit.reference.model.config import ModelConfig
 from trtkit.reference.model.linear import MIN_ROWS
@@ -15,24 +14,16 @@ from trtkit.reference.model.weights import Weights
 
 
 class Decoder:
-    """Runs passes over a cache it is given.
+    """Runs passes over the cache of its attention.
 
     N rows of a pass, E hidden_size, V vocab_size; Q and K query and key heads, D head_dim.
     """
 
-    def __init__(self, config: ModelConfig, weights: Weights, cache: KvStorage) -> None:
+    def __init__(self, config: ModelConfig, weights: Weights, attention: Attention) -> None:
         self.config = config
         self._weights = weights
-        self._cache = cache
+        self._attention = attention
         self._device = weights.embedding.device
-        self._attention = Attention(
-            num_kv_heads=config.num_kv_heads,
-            group_size=config.num_q_heads // config.num_kv_heads,
-            head_dim=config.head_dim,
-            capacity=cache.capacity,
-            rules=config.attention_rules,
-            like=weights.embedding,
-        )
 
     @torch.inference_mode()
     def logits(self, batch: Batch) -> Tensor:
@@ -49,7 +40,7 @@ class Decoder:
         rotations = [table[positions] for table in self._weights.rotations]
         cache_rows = self._ints(batch.cache_rows)
         mixed = hidden.new_zeros(hidden.shape[0], self.config.num_q_heads * self.config.head_dim)
-        tiles = self._attention.plan(batch.tiles, mixed)
+        tiles = self._attention.plan(batch.spans, mixed)
         for index, layer in enumerate(self._weights.layers):
             rotation = None if layer.rope is None else rotations[layer.rope]
             qkv = layer.qkv(self._norm(hidden, layer.input_norm))
@@ -85,8 +76,8 @@ class Decoder:
             turned = rotate(turned, rotation)
         if turned is not heads:
             heads[:, num_q:].copy_(turned[:, num_q:])
-        self._cache.write(index, cache_rows, qkv[: len(cache_rows), num_q * head_dim :])
-        return tiles.run(index, turned[:, :num_q], self._cache.keys[index], self._cache.values[index])
+        self._attention.storage.write(index, cache_rows, qkv[: len(cache_rows), num_q * head_dim :])
+        return tiles.run(index, turned[:, :num_q])
 
     def _norm_heads(self, heads: Tensor, weight: Tensor) -> Tensor:
         """[N, Q + K, D], each head for itself."""

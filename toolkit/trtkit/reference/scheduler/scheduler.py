@@ -1,10 +1,10 @@
-"""Scheduler: admission and the work of one step. Knows slots and sequences, no tensors."""
+"""Scheduler: admission, preemption, and the work of one step. Knows blocks by their tables, no tensors."""
 
 from collections import deque
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
-from trtkit.reference.kv_cache.slots import Placement, SlotPool
+from trtkit.reference.kv_cache.block_tables import BlockTables, RowWork
 from trtkit.reference.request import GenerationRequest
 from trtkit.reference.scheduler.sequence import Sequence, next_chunk
 
@@ -13,20 +13,27 @@ from trtkit.reference.scheduler.sequence import Sequence, next_chunk
 class Segment:
     """Rows of one sequence in one pass.
 
-    token_ids take the positions from `start` on; the last num_choosing rows need logits.
+    token_ids take the positions from `start` on; the last num_choosing rows choose tokens, the last num_logits rows
+    need logits.
     """
 
     sequence: Sequence
     start: int
     token_ids: Tokens[int]
     num_choosing: int
+    num_logits: int
+
+    @property
+    def end(self) -> int:
+        """The position behind the last token."""
+        return self.start + len(self.token_ids)
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """The prefixes to copy first, then the rows to compute."""
+    """The cache rows to copy and clear first, then the rows to compute."""
 
-    copies: tuple[Placement, ...]
+    row_work: tuple[RowWork, ...]
     segments: tuple[Segment, ...]
 
 
@@ -34,13 +41,18 @@ class Scheduler:
     """First come, first served: running sequences each decode one token, prompts share what is left of the budget.
 
     max_num_tokens bounds the rows of one pass. Decode rows come first, so a long prompt delays nobody by more than
-    one chunk. It must exceed the number of slots: then a prompt gets a row in every step, and none starves.
+    one chunk. It must exceed max_sequences: then a prompt gets a row in every step, and none starves.
+
+    When blocks run out, the sequence that came last gives all of its own back and waits again, first in line; what it
+    had computed is computed again, or found again where its blocks were not taken meanwhile. The oldest sequence is
+    never the one to go, so every request is answered in the end.
     """
 
-    def __init__(self, pool: SlotPool, max_num_tokens: int) -> None:
-        self.pool = pool
+    def __init__(self, tables: BlockTables, *, max_sequences: int, max_num_tokens: int) -> None:
+        self.tables = tables
+        self._max_sequences = max_sequences
         self._max_num_tokens = max_num_tokens
-        self._waiting: deque[GenerationRequest] = deque()
+        self._waiting: deque[Sequence] = deque()
         self._running: dict[str, Sequence] = {}
 
     @property
@@ -50,57 +62,93 @@ class Scheduler:
 
     def knows(self, request_id: str) -> bool:
         """The request is waiting or running."""
-        return request_id in self._running or any(request.request_id == request_id for request in self._waiting)
+        return request_id in self._running or any(other.request.request_id == request_id for other in self._waiting)
 
     def running(self, request_id: str) -> Sequence | None:
         """The sequence of a request that has been admitted."""
         return self._running.get(request_id)
 
     def enqueue(self, request: GenerationRequest) -> None:
-        """Let a request wait for a slot."""
-        self._waiting.append(request)
+        """Let a request wait for blocks."""
+        self._waiting.append(Sequence(request))
 
     def plan(self) -> StepPlan:
-        """Admit what fits, then share the rows of the next pass out."""
-        copies = self._admit()
+        """Share the rows of the next pass out: to what runs already, then to what can be admitted."""
         by_phase = sorted(self._running.values(), key=lambda sequence: sequence.is_prefilling)  # stable: oldest first
         budget = self._max_num_tokens
-        segments: list[Segment] = []
+        planned: dict[str, Segment] = {}
         for sequence in by_phase:
             if budget <= 0:
                 break
-            token_ids, num_choosing = next_chunk(sequence, budget)
-            segments.append(Segment(sequence, sequence.num_computed, token_ids, num_choosing))
-            budget -= len(token_ids)
-        return StepPlan(copies, tuple(segments))
+            if sequence.table is not None:
+                budget -= self._schedule(sequence, budget, planned)
+        while budget > 0 and self._admit():
+            budget -= self._schedule(next(reversed(self._running.values())), budget, planned)
+        return StepPlan(tuple(self.tables.take_work()), tuple(planned.values()))
 
     def advance(self, sequence: Sequence) -> None:
-        """Tell the pool what the cache holds of a sequence now."""
-        self.pool.commit(sequence.slot, sequence.token_ids, sequence.num_computed)
+        """Tell the tables what the cache holds of a sequence now."""
+        self.tables.commit(sequence.blocks, sequence.token_ids, sequence.num_computed)
 
-    def remove(self, request_id: str) -> Sequence | None:
-        """Forget a request and free its slot at once; its sequence when it was running."""
+    def finish(self, sequence: Sequence) -> None:
+        """Let a completed sequence go; its blocks stay for reuse."""
+        del self._running[sequence.request.request_id]
+        self.tables.release(sequence.blocks, sequence.token_ids, sequence.num_computed)
+
+    def fail(self, sequence: Sequence) -> None:
+        """Let a sequence go whose keys and values nobody may reuse."""
+        del self._running[sequence.request.request_id]
+        self.tables.discard(sequence.blocks)
+
+    def cancel(self, request_id: str) -> Sequence:
+        """Forget a request that is known, and free its blocks at once."""
         sequence = self._running.pop(request_id, None)
         if sequence is not None:
-            self.pool.release(sequence.slot)
-        self._waiting = deque(request for request in self._waiting if request.request_id != request_id)
-        return sequence
+            self.tables.release(sequence.blocks)
+            return sequence
+        waiting = next(other for other in self._waiting if other.request.request_id == request_id)
+        self._waiting.remove(waiting)
+        return waiting
 
     def check(self) -> None:
-        """Raise AssertionError when slots and sequences do not fit each other."""
-        self.pool.check()
-        slots = [sequence.slot for sequence in self._running.values()]
-        assert len(set(slots)) == len(slots), "two sequences own one slot"
+        """Raise AssertionError when blocks and sequences do not fit each other."""
+        self.tables.check(sequence.blocks for sequence in self._running.values())
+        assert len(self._running) <= self._max_sequences, "more sequences run than may"
+        assert all(sequence.table is None for sequence in self._waiting), "a waiting sequence owns blocks"
 
-    def _admit(self) -> tuple[Placement, ...]:
-        """Give waiting requests slots in their order; the prefixes that have to be copied for them."""
-        copies: list[Placement] = []
-        while self._waiting:
-            placement = self.pool.acquire(self._waiting[0].prompt_ids)
-            if placement is None:
-                break
-            request = self._waiting.popleft()
-            self._running[request.request_id] = Sequence(request, placement)
-            if placement.copy_from is not None:
-                copies.append(placement)
-        return tuple(copies)
+    def _admit(self) -> bool:
+        """Start the request that has waited longest, if there is room for it.
+
+        A block is left for each running sequence that may still need one, so that admission does not preempt.
+        """
+        if not self._waiting or len(self._running) >= self._max_sequences:
+            return False
+        sequence, block_size = self._waiting[0], self.tables.block_size
+        growing = sum(len(other.blocks.blocks) * block_size < other.max_tokens for other in self._running.values())
+        reuses = not sequence.request.returns.context_logits
+        table = self.tables.admit(sequence.token_ids, max_tokens=sequence.max_tokens, spare=growing, reuses=reuses)
+        if table is None:
+            return False
+        self._waiting.popleft()
+        sequence.start(table)
+        self._running[sequence.request.request_id] = sequence
+        return True
+
+    def _schedule(self, sequence: Sequence, budget: int, planned: dict[str, Segment]) -> int:
+        """Plan the next rows of a sequence, preempting younger ones where blocks are lacking; the number of rows."""
+        token_ids, num_choosing = next_chunk(sequence, min(budget, self.tables.num_new_tokens))
+        start = sequence.num_computed
+        while not self.tables.grow(sequence.blocks, start, start + len(token_ids)):
+            youngest = next(reversed(self._running.values()))
+            self._preempt(youngest)
+            planned.pop(youngest.request.request_id, None)
+            if youngest is sequence:
+                return budget  # nothing younger may start in this step either
+        num_logits = len(token_ids) if sequence.wants_context else num_choosing
+        planned[sequence.request.request_id] = Segment(sequence, start, token_ids, num_choosing, num_logits)
+        return len(token_ids)
+
+    def _preempt(self, sequence: Sequence) -> None:
+        del self._running[sequence.request.request_id]
+        self.tables.release(sequence.preempt())
+        self._waiting.appendleft(sequence)

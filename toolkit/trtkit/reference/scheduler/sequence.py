@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence as Tokens
 
 from trtkit.acceptance import Acceptance
-from trtkit.reference.kv_cache.slots import Placement
+from trtkit.reference.kv_cache.block_tables import BlockTable
 from trtkit.reference.request import FinishReason, FloatArray, GenerationRequest
 from trtkit.reference.sampling.words import completions, ends_with_word
 
@@ -15,18 +15,48 @@ class Sequence:
     token_ids[:num_computed]   in the cache
     token_ids[num_computed:]   to be computed; while decoding that is exactly the last token
     draft_ids, draft_logits    follow token_ids until they are verified, then they are gone
+    context_logits             of the prompt's rows, pass by pass, where the request asks for them
+    table                      where the cache holds them; None while the sequence waits
     """
 
-    def __init__(self, request: GenerationRequest, placement: Placement) -> None:
+    def __init__(self, request: GenerationRequest) -> None:
         self.request = request
-        self.slot = placement.slot
-        self.num_reused = placement.num_reused
-        self.num_computed = placement.num_reused
+        self.table: BlockTable | None = None
+        self.num_reused = 0
+        self.num_computed = 0
+        self.num_preemptions = 0
         self.token_ids = list(request.prompt_ids)
         self.draft_ids: tuple[int, ...] = ()
         self.draft_logits: FloatArray | None = None
         self.take_draft(request.draft_ids, request.draft_logits)
+        self.context_logits: list[FloatArray] = []
         self.counts = Counter(request.prompt_ids) if request.sampling.has_penalties else Counter[int]()
+
+    def start(self, table: BlockTable) -> None:
+        """Run on these blocks; what they hold already is not computed again."""
+        self.table = table
+        self.num_computed = table.num_reused_tokens
+        if not self.num_preemptions:
+            self.num_reused = table.num_reused_tokens
+
+    def preempt(self) -> BlockTable:
+        """Give the blocks up and wait again, with the answer so far as a part of the prompt."""
+        table = self.blocks
+        self.table, self.num_computed = None, 0
+        self.num_preemptions += 1
+        self.context_logits.clear()
+        return table
+
+    @property
+    def blocks(self) -> BlockTable:
+        """The table of a running sequence."""
+        assert self.table is not None, f"{self.request.request_id} is not running"
+        return self.table
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of the prompt and the longest answer."""
+        return len(self.request.prompt_ids) + self.request.max_new_tokens
 
     @property
     def num_new_tokens(self) -> int:
@@ -37,6 +67,11 @@ class Sequence:
     def is_prefilling(self) -> bool:
         """More than the one pass of a decode step is needed before the next token."""
         return self.num_computed < len(self.token_ids) - 1 or self.num_new_tokens == 0
+
+    @property
+    def wants_context(self) -> bool:
+        """The logits of all rows of a pass are asked for, because the prompt is still under way."""
+        return self.request.returns.context_logits and self.num_new_tokens == 0
 
     def pending(self) -> list[int]:
         """Tokens whose keys and values come next, drafts last."""

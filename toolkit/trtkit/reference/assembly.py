@@ -1,0 +1,91 @@
+"""Weights, cache and attention put together. Knows who needs what, computes nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from trtkit.reference.batch import Batch, Span
+from trtkit.reference.kv_cache.block_tables import BlockTables, make_tables
+from trtkit.reference.kv_cache.options import CacheOptions
+from trtkit.reference.kv_cache.storage import KvStorage
+from trtkit.reference.model.attention import Attention, Heads
+from trtkit.reference.model.config import ModelConfig
+from trtkit.reference.model.decoder import Decoder
+from trtkit.reference.model.weights import Weights
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sequences at once, tokens of one of them, rows of one pass: at most."""
+
+    max_batch_size: int
+    max_seq_len: int
+    max_num_tokens: int
+
+
+class Assembly(NamedTuple):
+    """A decoder, its cache, and the books of the cache."""
+
+    decoder: Decoder
+    storage: KvStorage
+    tables: BlockTables
+
+
+def assemble(
+    config: ModelConfig, weights: Weights, cache: CacheOptions, sizes: Sizes, decoder_type: type[Decoder] = Decoder
+) -> Assembly:
+    """Make room for `sizes` and a decoder that uses it. Raises InputError for impossible options."""
+    cache.check()
+    tables = make_tables(
+        cache,
+        max_batch_size=sizes.max_batch_size,
+        max_seq_len=sizes.max_seq_len,
+        max_num_tokens=sizes.max_num_tokens,
+    )
+    storage = KvStorage(
+        num_layers=config.num_layers,
+        num_rows=tables.pool.num_blocks * tables.block_size,
+        kv_shape=(config.num_kv_heads, config.head_dim),
+        like=weights.embedding,
+    )
+    attention = Attention(
+        Heads(config.num_kv_heads, config.num_q_heads // config.num_kv_heads, config.head_dim),
+        config.attention_rules,
+        storage,
+        max_keys=sizes.max_seq_len,
+        block_size=tables.block_size,
+    )
+    return Assembly(decoder_type(config, weights, attention), storage, tables)
+
+
+class LoneSequence:
+    """One sequence fed piece by piece, every token of which answers with its logits: no sampling, no scheduler."""
+
+    def __init__(self, assembly: Assembly) -> None:
+        self._assembly = assembly
+        self._token_ids: list[int] = []
+        table = assembly.tables.admit([0], max_tokens=1, reuses=False)
+        assert table is not None, "the cache has no block"
+        self._table = table
+
+    def feed(self, token_ids: Sequence[int]) -> Tensor:
+        """One pass over the next tokens.
+
+        returns  [len(token_ids), V] float32
+        """
+        decoder, storage, tables = self._assembly
+        start, end = len(self._token_ids), len(self._token_ids) + len(token_ids)
+        if not tables.grow(self._table, start, end):
+            raise ValueError(f"the cache has no room for token {end - 1}")
+        storage.apply(tables.take_work())
+        size, blocks = tables.block_size, self._table.blocks
+        rows = [blocks[slot // size] * size + slot % size for slot in range(start, end)]
+        batch = Batch(
+            list(token_ids), list(range(start, end)), rows, [Span(0, start, end, blocks)], list(range(len(token_ids)))
+        )
+        logits = decoder.logits(batch)
+        self._token_ids.extend(token_ids)
+        tables.commit(self._table, self._token_ids, end)
+        return logits

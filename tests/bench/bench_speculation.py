@@ -34,6 +34,7 @@ from trtkit.reference.request import GenerationRequest
 
 CHECKPOINTS = {"target": "HuggingFaceTB--SmolLM2-135M-Instruct", "draft": "trtkit--smollm2-draft"}
 END_ID = 2
+Clock = Callable[[], int]
 
 
 class Outcome(NamedTuple):
@@ -47,8 +48,10 @@ class Outcome(NamedTuple):
 class Mode:
     """A way to answer, with engines of its own, which every run loads anew."""
 
-    def __init__(self, checkpoints: dict[str, Path], kind: str, max_draft_len: int, *, adaptive: bool = False) -> None:
-        self._checkpoints, self._kind, self._longest = checkpoints, kind, max_draft_len
+    def __init__(
+        self, checkpoints: dict[str, Path], kind: str, max_draft_len: int, clock: Clock, *, adaptive: bool = False
+    ) -> None:
+        self._checkpoints, self._kind, self._longest, self._clock = checkpoints, kind, max_draft_len, clock
         self._adaptive = adaptive
         self.name = "off" if max_draft_len == 0 else f"{kind} {'adaptive to ' if adaptive else 'K='}{max_draft_len}"
 
@@ -65,9 +68,9 @@ class Mode:
             return lengths[-1]
 
         def answer(request: GenerationRequest) -> tuple[Outcome, tuple[int, ...]]:
-            started = time.perf_counter()
-            [result] = speculate(target, proposer, [(request, length())])
-            return _outcome(result, time.perf_counter() - started), result.token_ids
+            started_ns = self._clock()
+            [result] = speculate(target, proposer, [(request, length())], self._clock)
+            return _outcome(result, (self._clock() - started_ns) / 1e9), result.token_ids
 
         return answer
 
@@ -130,6 +133,7 @@ def main() -> None:
     parser.add_argument("--draft", type=Path, help="another draft's folder")
     parser.add_argument("--dtype", default="bfloat16", choices=("float32", "bfloat16"))
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--cpu-time", action="store_true", help="count CPU time; for one thread on a busy machine")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--new-tokens", type=int, default=96)
     arguments = parser.parse_args()
@@ -144,8 +148,9 @@ def main() -> None:
             convert_checkpoint(folder, checkpoints[role], ConversionOptions(dtype=arguments.dtype))
         longest = max(arguments.max_draft_len)
         fixed = [] if arguments.adaptive_only else arguments.max_draft_len
-        modes = [Mode(checkpoints, arguments.kind, length) for length in (0, *fixed)]
-        modes.append(Mode(checkpoints, arguments.kind, longest, adaptive=True))
+        clock = time.process_time_ns if arguments.cpu_time else time.perf_counter_ns
+        modes = [Mode(checkpoints, arguments.kind, length, clock) for length in (0, *fixed)]
+        modes.append(Mode(checkpoints, arguments.kind, longest, clock, adaptive=True))
         sys.stdout.write(f"{len(requests)} prompts, {arguments.dtype}, {arguments.threads} threads\n")
         report(compare(modes, requests, arguments.runs))
 

@@ -6,13 +6,13 @@
 
 Every run is a process of its own and ends with its data on the disk (cp is followed by sync of the copy), with the
 source in the page cache as far as it fits. Runs of the kinds take turns, so that a busy moment hits all of them.
+FP8 includes the proof that the calibration was measured on these weights, a SHA-256 of all of them.
 "seconds" is the median of whole processes, "rate" source bytes per second, "of cp" the rate over cp's, "peak" the
 largest resident memory above that of the same interpreter with the same imports.
 """
 
 import argparse
 import json
-import os
 import shutil
 import statistics
 import subprocess
@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import tiny
+from trtkit.checkpoints.digest import checkpoint_digest
 
 SIZES: dict[str, dict[str, Any]] = {
     "7b": {"hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 11008, "num_attention_heads": 32},
@@ -32,6 +33,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 KV_HEADS = {"7b": 32, "1b": 4}
 SHARD_BYTES = 5_000_000_000
+_POLL_S = 0.01
 WITNESS = Path(__file__).resolve().parents[1] / "modelopt_witness.py"
 CONVERT = (sys.executable, "-P", "-m", "trtkit", "convert")
 IDLE = (sys.executable, "-P", "-c", "import trtkit.cli.convert, trtkit.conversion.convert")
@@ -84,8 +86,10 @@ def synthetic(folder: Path, size: str) -> Path:
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     tiny.write_json(folder / "model.safetensors.index.json", index)
     inputs = {name.removesuffix(".weight"): 8.0 for name, shape in shapes.items() if len(shape) == 2}
-    tiny.write_json(folder / "calibration.json", {"schema": "trtkit.calibration/1", "inputs": inputs, "kv_cache": {}})
     tiny.write_json(folder / "config.json", config)
+    measured_on = {"digest": checkpoint_digest(folder)}
+    calibration = {"schema": "trtkit.calibration/1", "inputs": inputs, "kv_cache": {}, "checkpoint": measured_on}
+    tiny.write_json(folder / "calibration.json", calibration)
     return folder
 
 
@@ -105,15 +109,31 @@ def write_shard(path: Path, shapes: dict[str, tuple[int, ...]], pattern: bytes) 
 
 
 def run(command: Sequence[str]) -> tuple[float, int]:
-    """Seconds and peak resident bytes of a process."""
+    """Seconds and peak resident bytes of a process.
+
+    The peak is the program's own, asked for while it runs: what wait4 tells includes this process' memory, which the
+    child shares until it becomes another program.
+    """
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    _, status, usage = os.wait4(process.pid, 0)
+    peak_bytes = 0
+    while process.poll() is None:
+        peak_bytes = max(peak_bytes, peak_of(process.pid))
+        time.sleep(_POLL_S)
     seconds = time.perf_counter() - started
-    if status:
+    if process.returncode:
         message = process.stderr.read().decode() if process.stderr else ""
         raise SystemExit(f"{' '.join(command)} failed: {message[-500:]}")
-    return seconds, usage.ru_maxrss * 1024
+    return seconds, peak_bytes
+
+
+def peak_of(pid: int) -> int:
+    """Largest resident memory of a running process so far, in bytes; 0 when it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), 0)
 
 
 def kinds(source: Path, out: Path, with_modelopt: bool) -> list[Kind]:
@@ -178,7 +198,7 @@ def main() -> None:
     parser.add_argument("--modelopt", action="store_true", help="Measure modelopt's export too.")
     arguments = parser.parse_args()
     source = arguments.folder / arguments.size
-    if not (source / "config.json").exists():
+    if not (source / "calibration.json").exists():
         synthetic(source, arguments.size)
     source_bytes = sum(path.stat().st_size for path in source.glob("*.safetensors"))
     listed = kinds(source, arguments.folder / "out", arguments.modelopt)

@@ -268,6 +268,7 @@ def test_nan_and_infinity_are_warned_of_by_name_and_refused_when_strict(
     with pytest.raises(CheckpointError, match=r"model\.layers\.1\.mlp\.up_proj\.weight") as caught:
         convert_to(folder, tmp_path / "out", ConversionOptions(strict=True))
     assert caught.value.code == "CKPT-NAN"
+    assert [path.name for path in tmp_path.iterdir()] == ["source"], "nothing is left behind"
     report = convert_to(folder, tmp_path / "out", ConversionOptions())
     assert [(f.code, f.where.rsplit(":", 1)[1]) for f in report.findings] == [
         ("CKPT-NAN", "model.layers.1.mlp.up_proj.weight")

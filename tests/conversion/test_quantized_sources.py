@@ -252,6 +252,18 @@ def test_a_scale_that_is_zero_is_refused(tmp_path: Path) -> None:
     assert caught.value.code == "CKPT-SCALE"
 
 
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"schema": "trtkit.calibration/1", "inputs": 3}'])
+def test_a_calibration_file_that_is_none_is_named_before_any_output(text: str | None, tmp_path: Path) -> None:
+    source = tiny.tiny_checkpoint(tmp_path / "source")
+    path = tmp_path / "calibration.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(InputError, match="trtkit calibrate") as caught:
+        convert_to(source, tmp_path / "out", ConversionOptions(quantization="fp8", calibration=path))
+    assert caught.value.code == "CONV-CALIBRATION" and str(path) in str(caught.value.where)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("options", [{"quantization": "fp8"}, {"kv_cache_dtype": "int8"}])
 def test_static_scales_need_a_calibration(options: dict[str, Any], tmp_path: Path) -> None:
     source = tiny.tiny_checkpoint(tmp_path / "source")

@@ -109,7 +109,7 @@ class _Tokenizer:
                 self._loaded = auto.from_pretrained(self._checkpoint, local_files_only=True, trust_remote_code=False)
             except (OSError, ValueError, KeyError, ImportError) as error:
                 raise CheckpointError(
-                    f"transformers cannot load the tokenizer: {error}",
+                    f"transformers cannot load the tokenizer: {str(error).splitlines()[0]}",
                     "check that the folder holds tokenizer.json and tokenizer_config.json",
                     code="CALIB-TOKENIZER",
                     where=str(self._checkpoint),

@@ -74,6 +74,14 @@ def _calibration_ids(folder: Path, options: ConversionOptions, texts: Path | Non
                 code="CONV-OPTION",
             )
         return ()
+    from trtkit.conversion.foreign_source import foreign_files
+
+    if foreign_files(folder, allow_pickle=options.allow_pickle):
+        raise InputError(
+            f"nvidia-modelopt reads safetensors, so {options.quantization} is not made of GGUF files and pickles",
+            "give the safetensors checkpoint, or another quantization",
+            code="CONV-OPTION",
+        )
     try:
         from trtkit.calibration.modelopt_samples import calibration_ids
     except ImportError as error:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from trtkit.checkpoints.digest import checkpoint_digest
 from trtkit.checkpoints.json_fields import JsonFields, read_json_fields
-from trtkit.errors import InputError
+from trtkit.errors import CheckpointError, InputError
 
 SCHEMA = "trtkit.calibration/1"
+_MAKE_ONE = "make one with `trtkit calibrate`; docs/conversion.md describes it"
 
 
 @dataclass(frozen=True)
@@ -38,20 +39,21 @@ class Calibration:
 
 
 def read_calibration(path: Path) -> Calibration:
-    """Parse the file. Raises CheckpointError CKPT-CONFIG when damaged, InputError CONV-CALIBRATION for another kind."""
-    fields = read_json_fields(path)
+    """Parse the file. Raises InputError CONV-CALIBRATION when it is missing, damaged, or of another kind."""
+    try:
+        return _parse(read_json_fields(path), str(path))
+    except CheckpointError as error:
+        raise InputError(error.cause, _MAKE_ONE, code="CONV-CALIBRATION", where=error.where) from None
+
+
+def _parse(fields: JsonFields, where: str) -> Calibration:
     if fields.text("schema", "") != SCHEMA:
-        raise InputError(
-            f"is no calibration file ({SCHEMA})",
-            "make one with `trtkit calibrate`; docs/conversion.md describes it",
-            code="CONV-CALIBRATION",
-            where=str(path),
-        )
+        raise InputError(f"is no calibration file ({SCHEMA})", _MAKE_ONE, code="CONV-CALIBRATION", where=where)
     inputs, caches = fields.object("inputs"), fields.object("kv_cache")
     return Calibration(
         inputs={} if inputs is None else {module: inputs.number(module) for module in inputs.values},
         kv_cache={} if caches is None else dict(_kv_entry(caches, key) for key in caches.values),
-        where=str(path),
+        where=where,
     )
 
 

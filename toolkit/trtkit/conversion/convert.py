@@ -60,8 +60,14 @@ def _convert_anew(
     rewritten = out.with_name(f".{out.name}.source")
     readable = readable_source(source, rewritten, allow_pickle=options.allow_pickle)
     _check_disk(plan_conversion(readable, options), out.parent)
-    with stage_output(out, stage="convert", key=key) as scratch:
-        report = convert_checkpoint(readable, scratch, options, on_progress)
+    try:
+        with stage_output(out, stage="convert", key=key) as scratch:
+            report = convert_checkpoint(readable, scratch, options, on_progress)
+    except InputError:
+        # Nothing that a later run could go on with.
+        if not list(scratch.glob("*.safetensors")):
+            shutil.rmtree(scratch, ignore_errors=True)
+        raise
     shutil.rmtree(rewritten, ignore_errors=True)
     return replace(report, out=out)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from calibrated import random_samples
 from click.testing import CliRunner, Result
-from converted import read_ranks
+from converted import read_ranks, read_tensors
 from tiny import tiny_checkpoint
 from trtkit.calibration.jobs import Choices
 from trtkit.cli.main import cli
@@ -69,6 +69,31 @@ def test_the_following_conversion_uses_it(config: Path, tmp_path: Path, monkeypa
     for layer in layers:
         scale = tensors[f"transformer.layers.{layer['layer']}.attention.kv_cache_scaling_factor"][2]
         assert np.frombuffer(scale, np.float32)[0] == pytest.approx(layer["kv_scale"], rel=1e-6)
+
+
+def test_an_unquantised_build_for_the_llm_api_gets_a_checkpoint_with_the_measured_scales(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = config.read_text().replace("backend: engine", "backend: llmapi").replace(", quantization: fp8", "")
+    config.write_text(text.replace("kv_cache: {dtype: fp8}", "kv_cache: {dtype: fp8, reuse: false}"))
+    assert not (tmp_path / "build").exists()
+    plain = CliRunner().invoke(cli, ["build", str(config)])
+    assert plain.exit_code == 0, plain.output
+    assert not (tmp_path / "build" / "pair" / "checkpoints").exists(), "nothing to convert without scales"
+    layers = json.loads(run(config, "--json").stdout)["models"]["target"]["layers"]
+    built = CliRunner().invoke(cli, ["build", str(config)])
+    assert built.exit_code == 0, built.output
+    folder = tmp_path / "build" / "pair" / "checkpoints" / "target"
+    quantization = json.loads((folder / "hf_quant_config.json").read_text())["quantization"]
+    assert (quantization["quant_algo"], quantization["kv_cache_quant_algo"]) == (None, "FP8")
+    tensors = read_tensors(folder / "model.safetensors")
+    for layer in layers:
+        for name in "kv":
+            scale = tensors[f"model.layers.{layer['layer']}.self_attn.{name}_proj.{name}_scale"][2]
+            assert np.frombuffer(scale, np.float32)[0] == pytest.approx(layer["kv_scale"], rel=1e-6)
+    repository = tmp_path / "build" / "pair" / "model_repository"
+    assert any("checkpoints/target" in path.read_text() for path in repository.rglob("*.yaml"))
 
 
 def test_modelopt_quantizes_and_its_scales_are_held_against_ours(config: Path, tmp_path: Path) -> None:

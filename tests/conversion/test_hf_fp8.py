@@ -1,6 +1,7 @@
 """FP8 in Hugging Face's format: unified scale names, the metadata that the PyTorch backend reads, honest values."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -81,8 +82,40 @@ def test_it_can_be_converted_on_to_tensorrt_llm_with_the_same_values(tmp_path: P
         assert (np.abs(values - carried[name]) <= (step if "qkv" in name or "self_attn" in name else 0)).all(), name
 
 
-@pytest.mark.parametrize("quantization", ["none", "int8_weight_only"])
-def test_only_fp8_is_written_in_this_format(quantization: str) -> None:
+@pytest.mark.parametrize(("quantization", "kv_cache"), [("none", "auto"), ("int8_weight_only", "fp8")])
+def test_what_it_is_not_for_is_refused(quantization: str, kv_cache: str) -> None:
     with pytest.raises(InputError) as caught:
-        ConversionOptions(quantization=quantization, output_format="hf")  # type: ignore[arg-type]
+        ConversionOptions(quantization=quantization, kv_cache_dtype=kv_cache, output_format="hf")  # type: ignore[arg-type]
     assert caught.value.code == "CONV-OPTION"
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_scales_of_an_fp8_cache_alone_leave_every_weight_as_it_is(family: str, tmp_path: Path) -> None:
+    source = calibrated(tmp_path / "source", family)
+    asked = replace(options(source), quantization="none")
+    convert_to(source, tmp_path / "out", asked)
+    before = read_tensors(source / "model.safetensors")
+    after = read_tensors(tmp_path / "out" / "model.safetensors")
+    assert {name: after[name] for name in before} == before
+    scales = {name: to_float(after[name]) for name in after.keys() - before.keys()}
+    assert len(scales) == 2 * 3 and all(name.endswith(("k_proj.k_scale", "v_proj.v_scale")) for name in scales)
+    assert {float(scale) for scale in scales.values()} == {float(np.float32(44.8 / 448))}
+    written = read_quantized(tmp_path / "out")
+    assert written is not None
+    assert (written.algorithm, written.kv_algorithm) == ("None", "FP8")
+
+
+def test_such_scales_are_carried_on_and_never_invented(tmp_path: Path) -> None:
+    source = calibrated(tmp_path / "source")
+    asked = replace(options(source), quantization="none")
+    convert_to(source, tmp_path / "hf", asked)
+    convert_to(tmp_path / "hf", tmp_path / "trt", ConversionOptions(kv_cache_dtype="fp8"))
+    tensors = read_tensors(tmp_path / "trt" / "rank0.safetensors")
+    for layer in range(3):
+        scale = to_float(tensors[f"transformer.layers.{layer}.attention.kv_cache_scaling_factor"])
+        assert scale == pytest.approx(0.1, rel=1e-6)
+    with pytest.raises(InputError, match="CONV-CALIBRATION"):
+        convert_to(source, tmp_path / "none", replace(asked, calibration=None))
+    phi = calibrated(tmp_path / "phi", "phi3")
+    with pytest.raises(InputError, match="CONV-HF-FP8"):
+        convert_to(phi, tmp_path / "phi-out", replace(asked, calibration=phi / "calibration.json"))

@@ -2,7 +2,8 @@
 
 Each linear layer keeps its name and gets, beside `weight` in float8_e4m3fn, the scalars `weight_scale` and
 `input_scale`; k_proj.k_scale and v_proj.v_scale where the KV cache is FP8; all are multipliers, max / 448.
-hf_quant_config.json says so. The loader fuses layers, and scales, itself.
+hf_quant_config.json says so. The loader fuses layers, and scales, itself. Without a quantization the weights stay as
+they are and only the KV scales are added: the cache is FP8 then, with calibrated scales, and nothing else.
 """
 
 import json
@@ -41,11 +42,24 @@ class HfFp8Writer:
         self._source = source
         rules = rules_for(plan.spec, WEIGHT_MAPS[plan.spec.family])
         patterns = {part.source for rule in rules if rule.kind in ("linear", "expert") for part in rule.parts}
-        self._linear = {name for name in plan.names if _pattern(name) in patterns}
+        linear = {name for name in plan.names if _pattern(name) in patterns}
+        self._linear = set() if plan.options.only_kv_scales else linear
+        if plan.options.only_kv_scales:
+            self._refuse_no_scales()
         if plan.spec.family in ("gpt2",):
             raise InputError(
                 "TensorRT-LLM's PyTorch backend has no GPT-2",
                 "use backend: engine or reference for this model",
+                code="CONV-HF-FP8",
+            )
+
+    def _refuse_no_scales(self) -> None:
+        """Scales are all that would be written: they have to be known, and to have a place."""
+        self._calibration.kv_max(0)
+        if not any(name.endswith("k_proj.weight") for name in self._plan.names):
+            raise InputError(
+                f"{self._plan.spec.family} has keys and values in one weight: where their scales belong is not known",
+                "use backend: engine for this model, or kv_cache.dtype: auto",
                 code="CONV-HF-FP8",
             )
 
@@ -69,32 +83,38 @@ class HfFp8Writer:
     def _headers_of(self, name: str) -> Iterator[TensorHeader]:
         stored = self._plan.names[name]
         shape = self._plan.weights[stored].shape
+        module = stored.removesuffix(".weight")
         if name not in self._linear:
             yield TensorHeader(stored, self._plan.weights[stored].dtype, shape)
-            return
-        module = stored.removesuffix(".weight")
-        self._calibration.input_max([module])
-        yield TensorHeader(stored, FP8, shape)
-        yield TensorHeader(f"{module}.weight_scale", "float32", ())
-        yield TensorHeader(f"{module}.input_scale", "float32", ())
+        else:
+            self._calibration.input_max([module])
+            yield TensorHeader(stored, FP8, shape)
+            yield TensorHeader(f"{module}.weight_scale", "float32", ())
+            yield TensorHeader(f"{module}.input_scale", "float32", ())
         if self._kv_scale(module) is not None:
             yield TensorHeader(f"{module}.{module[-6]}_scale", "float32", ())
 
     def _write_tensor(self, name: str, file: RankFile) -> None:
-        dtype = self._source.dtype_of(name)
-        if name not in self._linear:
+        module = self._plan.names[name].removesuffix(".weight")
+        if name in self._linear:
+            self._write_fp8(name, module, file)
+        else:
             for block in self._source.all_blocks(name):
                 file.append(block)
-            return
-        module = self._plan.names[name].removesuffix(".weight")
+        kv_scale = self._kv_scale(module)
+        if kv_scale is not None:
+            file.append(np.array([kv_scale], dtype=np.float32))
+
+    def _write_fp8(self, name: str, module: str, file: RankFile) -> None:
+        """The codes of one weight, its scale and that of its input."""
+        dtype = self._source.dtype_of(name)
         largest = max(largest_magnitude(block, dtype) for block in self._source.all_blocks(name))
         scale = np.float32(fp8_scale(largest))
         quantize = fp8_quantizer(dtype, float(scale))
         for block in self._source.all_blocks(name):
             file.append(quantize(block))
-        scales = [scale, np.float32(fp8_scale(self._calibration.input_max([module])))]
-        kv_scale = self._kv_scale(module)
-        file.append(np.array([*scales, *([] if kv_scale is None else [kv_scale])], dtype=np.float32))
+        input_scale = np.float32(fp8_scale(self._calibration.input_max([module])))
+        file.append(np.array([scale, input_scale], dtype=np.float32))
 
     def _kv_scale(self, module: str) -> float | None:
         """k_scale below k_proj and v_scale below v_proj, when the cache is FP8."""
@@ -129,9 +149,9 @@ def _write_metadata(plan: ConversionPlan, source: Path, out: Path) -> None:
     document = {
         "producer": {"name": "trtkit", "version": __version__},
         "quantization": {
-            "quant_algo": "FP8",
+            "quant_algo": None if plan.options.only_kv_scales else "FP8",
             "kv_cache_quant_algo": "FP8" if plan.options.kv_cache_dtype == "fp8" else None,
-            "exclude_modules": ["lm_head", *_routers(plan)],
+            "exclude_modules": [] if plan.options.only_kv_scales else ["lm_head", *_routers(plan)],
         },
     }
     write_text(out / QUANT_FILE, json.dumps(document, indent=2) + "\n")

@@ -72,6 +72,11 @@ class ConversionOptions:
         if problem is not None:
             raise InputError(*problem, code="CONV-OPTION")
 
+    @property
+    def only_kv_scales(self) -> bool:
+        """Whether a Hugging Face checkpoint keeps its weights and gets calibrated scales of an FP8 cache."""
+        return self.output_format == "hf" and self.quantization == "none" and self.kv_cache_dtype == "fp8"
+
     def decides(self) -> dict[str, Any]:
         """What of the options decides the files, by content: where the calibration file lies does not count."""
         calibration = sha256_of(self.calibration) if self.calibration and self.calibration.is_file() else None
@@ -104,10 +109,10 @@ def _unknown_values(options: ConversionOptions) -> Iterator[tuple[str, str]]:
 
 def _contradictions(options: ConversionOptions) -> Iterator[tuple[str, str]]:
     """(cause, fix) of options that exclude each other."""
-    if options.output_format == "hf" and options.quantization not in HF_QUANTIZATIONS:
+    if options.output_format == "hf" and options.quantization not in HF_QUANTIZATIONS and not options.only_kv_scales:
         yield (
             f"a Hugging Face checkpoint is not written for {options.quantization}",
-            f"use --quantization {', '.join(HF_QUANTIZATIONS)}, or the original checkpoint",
+            f"use --quantization {', '.join(HF_QUANTIZATIONS)}, or --kv-cache fp8 and --calibration for KV scales",
         )
     if options.quantization in MODELOPT_QUANTIZATIONS and options.kv_cache_dtype not in ("auto", "fp8"):
         yield (

@@ -35,12 +35,21 @@ class BuildRequest:
 
     @property
     def converted(self) -> tuple[str, ...]:
-        """The roles whose checkpoint is converted; the LLM API reads what is quantised as asked already as it is."""
+        """The roles whose checkpoint is converted; the LLM API reads what is quantised as asked already as it is.
+
+        An unquantised one is converted for an FP8 cache that `trtkit calibrate` measured: it gets the scales.
+        """
         if self.config.backend != "llmapi":
             return tuple(self.config.models)
         asked = {role: model.quantization for role, model in self.config.models.items()}
         stored = {role: stored_quantization(self.inputs[role].folder) for role in asked}
-        return tuple(role for role in asked if stored[role] == "none" and asked[role] in HF_QUANTIZATIONS)
+        scaled = self.calibrations if self.config.kv_cache.dtype == "fp8" else {}
+        return tuple(
+            role
+            for role in asked
+            if stored[role] == "none"
+            and (asked[role] in HF_QUANTIZATIONS or (asked[role] == "none" and role in scaled))
+        )
 
     def pad_vocab_to(self, role: str) -> int | None:
         """The vocabulary that a draft's is padded to, when the YAML asks for it and the target's is larger."""

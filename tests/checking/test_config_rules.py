@@ -8,6 +8,8 @@ from deployments import LLAMA_70B, Change, deployment_of
 from trtkit.checking.rule import run_rules
 from trtkit.checking.rules import CONFIG_RULES
 
+QWEN3_FP8 = {"target.quantization": "fp8", "kv_cache.dtype": "fp8"}
+
 
 class Case(NamedTuple):
     """`close` differs from `trigger` by the one thing the rule is about."""
@@ -37,6 +39,11 @@ CASES: dict[str, Case] = {
     "VERSION-UNKNOWN": Case(yaml(tensorrt_llm="1.2.7"), yaml(tensorrt_llm="1.2.0")),
     "VERSION-ENGINE": Case(yaml(tensorrt_llm="1.4.0rc1"), yaml(tensorrt_llm="1.4.0rc1", backend="llmapi")),
     "VERSION-LLMAPI": Case(yaml(tensorrt_llm="0.21.0", backend="llmapi"), yaml(tensorrt_llm="1.0.0", backend="llmapi")),
+    "VERSION-BUG": Case(
+        Change(yaml={"tensorrt_llm": "1.0.0", **QWEN3_FP8}, target_family="qwen3"),
+        Change(yaml={"tensorrt_llm": "1.1.0", **QWEN3_FP8}, target_family="qwen3"),
+    ),
+    "GPU-NODES": Case(yaml(gpu__count=9, target__tensor_parallel=8), yaml(gpu__count=8, target__tensor_parallel=8)),
     "GPU-UNKNOWN": Case(yaml(gpu__name="h1000"), yaml(gpu__name="H100")),
     "GPU-COUNT": Case(yaml(target__tensor_parallel=8), yaml(target__tensor_parallel=4)),
     "QUANT-SM": Case(
@@ -152,8 +159,8 @@ CASES: dict[str, Case] = {
         Change(yaml={"kv_cache.dtype": "fp8", "target": FP8}, target={**QWEN, "head_dim": 128}, target_family="qwen3"),
     ),
     "KV-WINDOW-REUSE": Case(
-        Change(target_family="mistral", target={"sliding_window": 3071}),
-        Change(target_family="mistral", target={"sliding_window": 3072}),
+        Change(yaml={"gpu.name": "l40s"}, target_family="mistral", target={"sliding_window": 3071}),
+        Change(yaml={"gpu.name": "l40s"}, target_family="mistral", target={"sliding_window": 3072}),
     ),
     "SINK-SPEC": Case(yaml(attention_sinks=SINKS), alone(attention_sinks=SINKS)),
     "SINK-VERSION": Case(
@@ -268,3 +275,20 @@ def test_the_sink_and_draft_conflict_is_explained_as_a_chain(tmp_path: Path) -> 
     steps = ["--streamingllm", "use_paged_context_fmha", "cannot reuse", "refuses to load"]
     positions = [cause.index(step) for step in steps]
     assert positions == sorted(positions)
+
+
+@pytest.mark.parametrize(
+    ("release", "gpu", "warned"), [("1.0.0", "h100", False), ("0.21.0", "h100", True), ("1.2.1", "b200", True)]
+)
+def test_hopper_reuses_windows_from_1_0_on(release: str, gpu: str, warned: bool, tmp_path: Path) -> None:
+    values = {"tensorrt_llm": release, "gpu.name": gpu}
+    change = Change(yaml=values, target_family="mistral", target={"sliding_window": 512})
+    found = {finding.code for finding in run_rules(CONFIG_RULES, deployment_of(tmp_path, change), "pair.yaml")}
+    assert ("KV-WINDOW-REUSE" in found) == warned
+
+
+def test_the_llm_api_of_1_0_has_a_draft_defect_that_1_1_has_not(tmp_path: Path) -> None:
+    for release, warned in (("1.0.0", True), ("1.0.3", True), ("1.1.0", False)):
+        change = Change(yaml={"tensorrt_llm": release, "backend": "llmapi", "kv_cache.reuse": False})
+        found = {finding.code for finding in run_rules(CONFIG_RULES, deployment_of(tmp_path, change), "pair.yaml")}
+        assert ("VERSION-BUG" in found) == warned

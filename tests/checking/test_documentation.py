@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from trtkit.checking.catalogue import all_rules, known_codes
 from trtkit.checking.documentation import findings_page
-from trtkit.checking.raised import RAISED
+from trtkit.checking.raised_codes import RAISED
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "toolkit" / "trtkit"

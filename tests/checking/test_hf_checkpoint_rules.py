@@ -181,3 +181,14 @@ def test_scales_that_no_file_announces_are_named(tmp_path: Path) -> None:
 def test_a_compressed_tensors_checkpoint_is_recognised(tmp_path: Path) -> None:
     scheme = {"quant_method": "compressed-tensors", "kv_cache_scheme": {"type": "float", "num_bits": 8}}
     assert codes(checkpoint(tmp_path, quantization_config=scheme)) == {"SCALE-ABSENT"}
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "found"), [([0, 5, 9], set()), ([5, 5], {"CKPT-VOCABULARY"}), ([10**6], {"CKPT-VOCABULARY"})]
+)
+def test_a_drafts_own_vocabulary_is_rising_ids_of_the_model(
+    token_ids: list[int], found: set[str], tmp_path: Path
+) -> None:
+    folder = checkpoint(tmp_path)
+    (folder / "draft_vocabulary.json").write_text(json.dumps({"token_ids": token_ids}))
+    assert codes(folder) == found

@@ -258,6 +258,19 @@ def test_an_unknown_field_is_found_with_its_place(build: Path) -> None:
     assert "colour" in finding.cause
 
 
+@pytest.mark.parametrize(("ids", "refused"), [("0;1", False), ("0;0", True), ("0,1;2,3", True)])
+def test_two_instances_of_one_rank_need_two_gpus(ids: str, refused: bool, build: Path) -> None:
+    all_of(as_engine, parameter(LLM, "gpu_device_ids", ids))(build)
+    assert ("REPO-DEVICES" in codes(build)) == refused
+
+
+def test_fractions_above_the_whole_are_fine_where_tokens_are_limited(build: Path) -> None:
+    CASES["REPO-FRACTION"][0](build)
+    for model in (LLM, DRAFT):
+        parameter(model, "max_tokens_in_paged_kv_cache", "4096")(build)
+    assert "REPO-FRACTION" not in codes(build)
+
+
 def test_reuse_against_the_engine_names_both_files(build: Path) -> None:
     CASES["KV-REUSE"][0](build)
     (finding,) = [f for f in check_repository(build / "model_repository") if f.code == "KV-REUSE"]

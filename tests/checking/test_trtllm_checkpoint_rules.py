@@ -150,3 +150,14 @@ def test_keys_and_values_may_have_scales_of_their_own(tmp_path: Path) -> None:
 def test_a_config_that_is_none_is_one_finding(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(text)
     assert codes(tmp_path) == {"TRT-CONFIG"}
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "found"), [([0, 5, 9], set()), ([5, 5], {"CKPT-VOCABULARY"}), ([10**6], {"CKPT-VOCABULARY"})]
+)
+def test_a_drafts_own_vocabulary_is_rising_ids_of_the_model(
+    token_ids: list[int], found: set[str], tmp_path: Path
+) -> None:
+    folder = converted(tmp_path)
+    (folder / "draft_vocabulary.json").write_text(json.dumps({"token_ids": token_ids}))
+    assert codes(folder) == found

@@ -49,6 +49,12 @@ def test_a_wrong_value_is_named_by_its_path(change: dict[str, Any], message: str
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("key", ["streamingllm", "streaming_llm", "StreamingLLM"])
+def test_the_word_for_sinks_that_sounds_like_streaming_is_explained(key: str) -> None:
+    with pytest.raises(ConfigError, match="attention_sinks keeps endless sessions"):
+        parse_config({**MINIMAL, key: True}, where="x.yaml")
+
+
 def test_all_mistakes_come_in_one_message() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config({**MINIMAL, "a": 1, "b": 2, "limits": {"max_input_len": "many"}}, where="x.yaml")

@@ -2,7 +2,7 @@
 
 import pytest
 from trtkit.errors import ConfigError
-from trtkit.planning.gpus import ALIASES, CATALOGUE, find_gpu, nearest_names, parse_gpu_spec
+from trtkit.planning.gpus import ALIASES, CATALOGUE, GpuModel, find_gpu, nearest_names, parse_gpu_spec
 
 SPEC = "sm=90,memory_gb=96,bandwidth_gbps=3900,fp16_tflops=900,fp8_tflops=1800"
 
@@ -17,15 +17,43 @@ def test_an_alias_leads_to_a_gpu(alias: str) -> None:
 
 
 @pytest.mark.parametrize("gpu", CATALOGUE, ids=lambda gpu: gpu.name)
-def test_every_gpu_is_plausible(gpu: object) -> None:
-    from trtkit.planning.gpus import GpuModel
-
-    assert isinstance(gpu, GpuModel)
+def test_every_gpu_is_plausible(gpu: GpuModel) -> None:
     assert gpu.source
     assert (gpu.fp8_flops is not None) == (gpu.sm >= 89)
     assert gpu.fp8_flops is None or 1.9 < gpu.fp8_flops / gpu.fp16_flops < 2.1
     # Ridge points of tensor-core GPUs lie between 100 and 1000 operations per byte.
     assert 100 < gpu.fp16_flops / gpu.bandwidth_bytes_per_s < 1000
+
+
+# What data sheets print with sparsity: GB/s, FP16 and FP8 TFLOP/s.
+WITH_SPARSITY = {
+    "a10-24gb": (600, 250, None),
+    "a100-pcie-40gb": (1555, 624, None),
+    "a100-sxm-40gb": (1555, 624, None),
+    "a100-pcie-80gb": (1935, 624, None),
+    "a100-sxm-80gb": (2039, 624, None),
+    "l4-24gb": (300, 242, 485),
+    "l40s-48gb": (864, 733, 1466),
+    "rtx-4090-24gb": (1008, 330.4, 660.6),
+    "rtx-5090-32gb": (1792, 419, 838),
+    "h100-pcie-80gb": (2000, 1513, 3026),
+    "h100-sxm-80gb": (3350, 1979, 3958),
+    "h200-sxm-141gb": (4800, 1979, 3958),
+    "gh200-96gb": (4000, 1979, 3958),
+    "gh200-144gb": (4900, 1979, 3958),
+    "b200-180gb": (7700, 4500, 9000),
+    "jetson-agx-orin-64gb": (204.8, 85, None),
+    "jetson-agx-thor-128gb": (273, 517, 1035),
+}
+
+
+@pytest.mark.parametrize("gpu", CATALOGUE, ids=lambda gpu: gpu.name)
+def test_rates_are_half_of_what_data_sheets_print_with_sparsity(gpu: GpuModel) -> None:
+    bandwidth, fp16, fp8 = WITH_SPARSITY[gpu.name]
+    assert gpu.bandwidth_bytes_per_s == int(bandwidth * 1e9)
+    assert gpu.fp16_flops == pytest.approx(fp16 / 2 * 1e12, rel=0.015)
+    assert gpu.fp8_flops == (pytest.approx(fp8 / 2 * 1e12, rel=0.002) if fp8 else None)
+    assert gpu.name.endswith(f"{gpu.memory_bytes // 10**9}gb")
 
 
 def test_a_wrong_name_brings_near_ones() -> None:

@@ -1,5 +1,6 @@
 """Planned bytes are the bytes that the converter and the reference engine really take."""
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from trtkit.conversion.options import ConversionOptions
 from trtkit.planning.model_plan import model_plan
 from trtkit.planning.split import Split
 from trtkit.planning.tensors import rank_tensors
-from trtkit.planning.weights import WeightFormat, rank_bytes
+from trtkit.planning.weights import BY_MODELOPT, WeightFormat, rank_bytes
 
 SPLITS = [Split(), Split(tensor=2), Split(tensor=4), Split(pipeline=2), Split(tensor=2, pipeline=3)]
 # Packed weights come in tiles of 64 rows and columns.
@@ -84,6 +85,48 @@ def test_quantised_weights_are_exact_too(family: str, quantization: Any, kv_dtyp
     assert_planned(source, tmp_path / "out", split, WeightFormat("float16", quantization, kv_dtype))
 
 
+IDS = tuple(tuple((7919 * text + token) % 250 for token in range(64)) for text in range(8))
+
+
+def assert_exported_as_planned(folder: Path, family: str, quantization: Any, split: Split, kv_dtype: Any) -> None:
+    """nvidia-modelopt calibrates, packs and exports a tiny model; its bytes must be the planned ones."""
+    source = tiny_checkpoint(folder / "source", family, "bfloat16", hidden_size=256, intermediate_size=512)
+    options = ConversionOptions(
+        dtype="bfloat16",
+        tensor_parallel=split.tensor,
+        pipeline_parallel=split.pipeline,
+        quantization=quantization,
+        kv_cache_dtype=kv_dtype,
+        calibration_ids=IDS,
+    )
+    convert_to(source, folder / "out", options)
+    assert_planned(source, folder / "out", split, WeightFormat("bfloat16", quantization, kv_dtype))
+
+
+with_modelopt = pytest.mark.skipif(
+    importlib.util.find_spec("modelopt") is None,
+    reason="nvidia-modelopt is not installed: pip install 'trtkit[quantize]'",
+)
+
+
+@with_modelopt
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("quantization", sorted(BY_MODELOPT))
+def test_what_modelopt_exports_is_exact_too(quantization: str, tmp_path: Path) -> None:
+    assert_exported_as_planned(tmp_path, "llama", quantization, Split(tensor=2), "fp8")
+
+
+@with_modelopt
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("split", [Split(), Split(tensor=2), Split(pipeline=3)], ids=str)
+@pytest.mark.parametrize("quantization", sorted(BY_MODELOPT))
+@pytest.mark.parametrize("family", ["qwen2", "mistral", "gemma", "gpt2"])
+def test_so_it_is_in_other_families_and_layouts(family: str, quantization: str, split: Split, tmp_path: Path) -> None:
+    assert_exported_as_planned(tmp_path, family, quantization, split, "auto")
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_names_and_shapes_are_those_of_the_converter(family: str, tmp_path: Path) -> None:
     split = Split(tensor=2, pipeline=2)
@@ -103,4 +146,4 @@ def test_the_cache_of_the_reference_engine_is_exact(max_seq_len: int, tmp_path: 
     document = {"name": "tiny", "target": {"checkpoint": "x", "dtype": "float16"}, "limits": limits}
     planned = model_plan("target", read_model_spec(source), parse_config(document, where="tiny"))
     engine = Engine.load(out, max_batch_size=3, max_seq_len=max_seq_len)
-    assert planned.reference_cache_bytes == engine._cache.num_bytes
+    assert planned.reference_cache_bytes == engine._storage.num_bytes

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from trtkit.checking.raised import RAISED
+from trtkit.checking.raised_codes import RAISED
 from trtkit.checking.rule import Rule
 from trtkit.checking.rules import CONFIG_RULES
 from trtkit.checking.rules.edges import EDGE_RULES

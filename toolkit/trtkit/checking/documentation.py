@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 from trtkit.checking.catalogue import all_rules
-from trtkit.checking.raised import RAISED, RaisedFinding
+from trtkit.checking.raised import RaisedFinding
+from trtkit.checking.raised_codes import RAISED
 from trtkit.checking.rule import LooksAt, Rule
 
 _HEADINGS: dict[str, str] = {

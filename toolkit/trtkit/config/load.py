@@ -13,6 +13,8 @@ from trtkit.config.schema import BuildConfig
 from trtkit.errors import ConfigError
 
 _KNOWN_KEYS_PAGE = "docs/config.md lists every key"
+# TensorRT-LLM's word for attention sinks is often taken for the streaming of tokens (TensorRT-LLM issue #6207).
+_MISTAKABLE = {"streamingllm": "serving.streaming streams tokens, attention_sinks keeps endless sessions"}
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> BuildConfig:
@@ -87,6 +89,9 @@ def _explain(detail: ErrorDetails) -> str:
     where = ".".join(part for part in path if part not in ("none", "draft_target")) or "the document"
     if detail["type"] != "extra_forbidden":
         return f"{where}: {detail['msg'].removeprefix('Value error, ')}"
+    meant = _MISTAKABLE.get(path[-1].replace("_", "").lower())
+    if meant is not None:
+        return f"{where}: unknown key; {meant}"
     close = difflib.get_close_matches(path[-1], known_keys(path[:-1]), n=1)
     return f"{where}: unknown key" + (f", did you mean {close[0]}?" if close else "")
 

@@ -3,7 +3,7 @@
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trtkit.engines.release_files import read_releases
@@ -86,10 +86,15 @@ class TritonBackend:
 
 @dataclass(frozen=True)
 class KnownBug:
-    """A defect of a release: where it is reported, and what a user sees."""
+    """A defect of a release: where it is reported, and what a user sees.
+
+    when: what a deployment has in common that is hit by it (backend, architecture, quantization, kv_cache,
+    speculation); empty for a defect that no YAML shows.
+    """
 
     issue: str
     what: str
+    when: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,6 @@ def activation_bytes(spec: ModelSpec, split: Split, dtype: str, max_num_tokens: 
     return max_num_tokens * (3 * spec.hidden_size + max(mlp, qkv)) * DTYPE_BYTES[dtype]
 
 
-def logits_bytes(spec: ModelSpec, max_batch_size: int, max_draft_len: int) -> int:
-    """float32 logits of the last token of every sequence, and of every draft token that is verified."""
-    return max_batch_size * (max_draft_len + 1) * spec.vocab_size * FLOAT32_BYTES
+def logits_bytes(spec: ModelSpec, max_batch_size: int, tokens: int) -> int:
+    """float32 logits of so many tokens of every sequence (TensorRT-LLM issue #1481: tokens x vocabulary x bytes)."""
+    return max_batch_size * tokens * spec.vocab_size * FLOAT32_BYTES

@@ -41,25 +41,56 @@ def _gpu(name: str, sm: int, memory_gb: int, rates: tuple[float, float, float | 
     )
 
 
-# Data sheets state tensor-core rates with sparsity; the dense rate is half of it and stands here.
+# Data sheets state tensor-core rates with sparsity, "sparse" below; the dense rate, half of it, stands in the figures.
 CATALOGUE: tuple[GpuModel, ...] = (
-    _gpu("a10-24gb", 86, 24, (600, 125, None), "NVIDIA A10 data sheet"),
-    _gpu("a100-pcie-40gb", 80, 40, (1555, 312, None), "NVIDIA A100 data sheet (40 GB)"),
-    _gpu("a100-sxm-40gb", 80, 40, (1555, 312, None), "NVIDIA A100 data sheet (40 GB)"),
-    _gpu("a100-pcie-80gb", 80, 80, (1935, 312, None), "NVIDIA A100 data sheet"),
-    _gpu("a100-sxm-80gb", 80, 80, (2039, 312, None), "NVIDIA A100 data sheet"),
-    _gpu("l4-24gb", 89, 24, (300, 121, 242), "NVIDIA L4 data sheet"),
-    _gpu("l40s-48gb", 89, 48, (864, 362, 733), "NVIDIA L40S data sheet"),
-    _gpu("rtx-4090-24gb", 89, 24, (1008, 165.2, 330.3), "NVIDIA Ada GPU architecture white paper, table 2"),
-    _gpu("rtx-5090-32gb", 120, 32, (1792, 209.5, 419), "NVIDIA RTX Blackwell GPU architecture white paper"),
-    _gpu("h100-pcie-80gb", 90, 80, (2000, 756, 1513), "NVIDIA H100 data sheet (PCIe)"),
-    _gpu("h100-sxm-80gb", 90, 80, (3350, 989, 1979), "NVIDIA H100 data sheet (SXM)"),
-    _gpu("h200-sxm-141gb", 90, 141, (4800, 989, 1979), "NVIDIA H200 data sheet (SXM)"),
-    _gpu("gh200-96gb", 90, 96, (4000, 989, 1979), "NVIDIA GH200 data sheet (96 GB HBM3)"),
-    _gpu("gh200-144gb", 90, 144, (4900, 989, 1979), "NVIDIA GH200 data sheet (144 GB HBM3e)"),
-    _gpu("b200-180gb", 100, 180, (7700, 2250, 4500), "NVIDIA HGX B200 data sheet, per GPU"),
-    _gpu("jetson-agx-orin-64gb", 87, 64, (204.8, 42.5, None), "NVIDIA Jetson AGX Orin technical brief"),
-    _gpu("jetson-agx-thor-128gb", 110, 128, (273, 258, 517), "NVIDIA Jetson Thor data sheet (T5000)"),
+    _gpu("a10-24gb", 86, 24, (600, 125, None), "A10 data sheet: 600 GB/s; FP16 125, 250 sparse"),
+    _gpu("a100-pcie-40gb", 80, 40, (1555, 312, None), "A100 data sheet, 40 GB: 1,555 GB/s; FP16 312, 624 sparse"),
+    _gpu("a100-sxm-40gb", 80, 40, (1555, 312, None), "A100 data sheet, 40 GB: 1,555 GB/s; FP16 312, 624 sparse"),
+    _gpu("a100-pcie-80gb", 80, 80, (1935, 312, None), "A100 data sheet, PCIe: 1,935 GB/s; FP16 312, 624 sparse"),
+    _gpu("a100-sxm-80gb", 80, 80, (2039, 312, None), "A100 data sheet, SXM: 2,039 GB/s; FP16 312, 624 sparse"),
+    _gpu("l4-24gb", 89, 24, (300, 121, 242.5), "L4 data sheet: 300 GB/s; FP16 242, FP8 485, both sparse"),
+    _gpu(
+        "l40s-48gb", 89, 48, (864, 362, 733), "L40S data sheet: 864 GB/s; FP16 362, 733 sparse; FP8 733, 1,466 sparse"
+    ),
+    _gpu(
+        *("rtx-4090-24gb", 89, 24, (1008, 165.2, 330.3)),
+        "Ada GPU architecture white paper, table 2: 1,008 GB/s; with FP32 accumulation FP16 165.2, FP8 330.3",
+    ),
+    _gpu(
+        *("rtx-5090-32gb", 120, 32, (1792, 209.5, 419)),
+        "RTX Blackwell architecture white paper: 1,792 GB/s; with FP32 accumulation FP16 209.5, FP8 419",
+    ),
+    _gpu(
+        "h100-pcie-80gb", 90, 80, (2000, 756, 1513), "H100 data sheet, PCIe: 2 TB/s; FP16 1,513, FP8 3,026, both sparse"
+    ),
+    _gpu(
+        *("h100-sxm-80gb", 90, 80, (3350, 989, 1979)),
+        "H100 data sheet, SXM: 3.35 TB/s; FP16 1,979, FP8 3,958, both sparse",
+    ),
+    _gpu(
+        *("h200-sxm-141gb", 90, 141, (4800, 989, 1979)),
+        "H200 data sheet, SXM: 141 GB, 4.8 TB/s; FP16 1,979, FP8 3,958, both sparse",
+    ),
+    _gpu(
+        *("gh200-96gb", 90, 96, (4000, 989, 1979)),
+        "GH200 data sheet, 96 GB HBM3: 4 TB/s; FP16 1,979, FP8 3,958, both sparse",
+    ),
+    _gpu(
+        *("gh200-144gb", 90, 144, (4900, 989, 1979)),
+        "GH200 data sheet, 144 GB HBM3e: 4.9 TB/s; FP16 1,979, FP8 3,958, both sparse",
+    ),
+    _gpu(
+        *("b200-180gb", 100, 180, (7700, 2250, 4500)),
+        "HGX B200 data sheet, per GPU: 180 GB, 7.7 TB/s; FP16 4,500, FP8 9,000, both sparse",
+    ),
+    _gpu(
+        *("jetson-agx-orin-64gb", 87, 64, (204.8, 42.5, None)),
+        "Jetson AGX Orin technical brief: 204.8 GB/s; INT8 on the GPU 170 sparse, of which FP16 dense is a quarter",
+    ),
+    _gpu(
+        *("jetson-agx-thor-128gb", 110, 128, (273, 258.5, 517.5)),
+        "Jetson Thor data sheet, T5000: 273 GB/s; FP4 2,070, FP8 1,035, FP16 517, all sparse",
+    ),
 )
 # Short names people write; each means the model on the right.
 ALIASES = {

@@ -23,7 +23,7 @@ REFERENCE_TILE = 64
 class ModelPlan:
     """One role of a deployment.
 
-    sequence_tokens: the longest sequence that the limits allow, drafts included. policy: what is kept of it.
+    policy: what is kept of a sequence. logits_tokens: tokens of one sequence whose logits are held at a time.
     """
 
     role: str
@@ -32,6 +32,7 @@ class ModelPlan:
     split: Split
     policy: KvPolicy
     limits: EngineSpec
+    logits_tokens: int
 
     @cached_property
     def rank_bytes(self) -> tuple[int, ...]:
@@ -42,6 +43,11 @@ class ModelPlan:
     def kv_bytes_per_token(self) -> int:
         """Keys and values of one token, all ranks together."""
         return kv_bytes_per_token(self.spec, self.weights.dtype, self.policy.kv_dtype)
+
+    @cached_property
+    def kv_bytes_per_token_of_rank(self) -> int:
+        """Keys and values of one token on the fullest rank."""
+        return kv_bytes_per_token_of_rank(self.spec, self.split, self.weights.dtype, self.policy.kv_dtype)
 
     @property
     def tokens_per_sequence(self) -> int:
@@ -57,7 +63,7 @@ class ModelPlan:
     def buffer_bytes(self) -> int:
         """Activations and logits of one rank."""
         activations = activation_bytes(self.spec, self.split, self.weights.dtype, self.limits.max_num_tokens)
-        return activations + logits_bytes(self.spec, self.limits.max_batch_size, self.limits.max_draft_len)
+        return activations + logits_bytes(self.spec, self.limits.max_batch_size, self.logits_tokens)
 
     @property
     def reference_cache_bytes(self) -> int:
@@ -90,7 +96,9 @@ class ModelPlan:
 
 def model_plan(role: str, spec: ModelSpec, config: BuildConfig) -> ModelPlan:
     """The plan of one role of a build config."""
-    model, sinks = config.models[role], config.attention_sinks
+    model, sinks, limits = config.models[role], config.attention_sinks, engine_spec(role, config, sm=None)
+    # Every verified token of the target; and of the draft, whose logits are handed over, every token it proposes.
+    proposed = config.max_draft_len if role == "draft" and limits.generation_logits else 1
     return ModelPlan(
         role=role,
         spec=spec,
@@ -102,5 +110,6 @@ def model_plan(role: str, spec: ModelSpec, config: BuildConfig) -> ModelPlan:
             keep="sinks and window" if sinks else "all",
             kept_tokens=sinks.sink_tokens + sinks.window_tokens if sinks else None,
         ),
-        limits=engine_spec(role, config, sm=None),
+        limits=limits,
+        logits_tokens=max(proposed, limits.max_draft_len + 1),
     )

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from trtkit.errors import MissingToolError
+from trtkit.planning.memory import RUNTIME_BYTES
 from trtkit.planning.model_plan import ModelPlan
 from trtkit.planning.plan import Plan
 
@@ -50,7 +51,7 @@ def _draw_memory(axes: Any, plan: Plan) -> None:
     axes.set_xlabel("tokens per sequence")
     axes.set_ylabel("GiB")
     models = list(plan.models.values()) if plan.shared or len(plan.models) == 1 else [plan.models["target"]]
-    fixed = sum(max(model.rank_bytes) + model.buffer_bytes for model in models)
+    fixed = sum(max(model.rank_bytes) + model.buffer_bytes + RUNTIME_BYTES for model in models)
     longest = models[0].limits.built_max_seq_len
     tokens = [max(1, longest * step // _STEPS) for step in range(_STEPS + 1)]
     for sequences in sorted({1, plan.config.limits.max_batch_size}):
@@ -64,4 +65,5 @@ def _draw_memory(axes: Any, plan: Plan) -> None:
 
 
 def _kv_bytes(models: list[ModelPlan], tokens: int) -> int:
-    return sum(model.policy.tokens_held(tokens) * model.kv_bytes_per_token // model.split.tensor for model in models)
+    """Of sequences of this length on the fullest GPU, all models together."""
+    return sum(model.policy.tokens_held(tokens) * model.kv_bytes_per_token_of_rank for model in models)

@@ -11,6 +11,7 @@ from typing import Literal
 from trtkit.checkpoints.model_spec import ModelSpec
 from trtkit.planning.split import Split
 
+POSITIONS = "transformer.position_embedding.weight"
 Kind = Literal["linear", "expert", "plain", "router", "head", "embedding"]
 _FOUR_NORM_FAMILIES = frozenset({"gemma2", "gemma3"})
 
@@ -48,7 +49,7 @@ def _first(spec: ModelSpec, split: Split) -> Iterator[PlannedTensor]:
     rows = _share(spec.vocab_size, cut)
     yield PlannedTensor("transformer.vocab_embedding.weight", (rows, spec.hidden_size), "embedding")
     if spec.family == "gpt2":
-        yield PlannedTensor("transformer.position_embedding.weight", (spec.max_seq_len, spec.hidden_size))
+        yield PlannedTensor(POSITIONS, (spec.max_seq_len, spec.hidden_size))
 
 
 def _layer(spec: ModelSpec, split: Split, layer: int) -> Iterator[PlannedTensor]:

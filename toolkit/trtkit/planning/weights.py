@@ -6,14 +6,16 @@ from dataclasses import dataclass
 
 from trtkit.checkpoints.model_spec import ModelSpec
 from trtkit.planning.split import Split
-from trtkit.planning.tensors import PlannedTensor, rank_tensors
+from trtkit.planning.tensors import POSITIONS, PlannedTensor, rank_tensors
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 FLOAT32_BYTES = 4
 AWQ_GROUP = 128
 NVFP4_GROUP = 16
-# A layer's cache scale and its reciprocal, which older releases want.
-KV_SCALES = 2
+# What nvidia-modelopt quantises and exports; the rest trtkit writes itself.
+BY_MODELOPT = frozenset({"int4_awq", "w4a8_awq", "int8_smoothquant", "nvfp4"})
+# A layer's cache scale and its reciprocal, which older releases want; modelopt writes those of keys, values and both.
+_KV_SCALES, _MODELOPT_KV_SCALES = 2, 3
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,22 @@ class WeightFormat:
 def rank_bytes(spec: ModelSpec, split: Split, weights: WeightFormat, rank: int) -> int:
     """Bytes of tensor data in rank{N}.safetensors.
 
-    Exact for what trtkit converts itself (none, fp8, fp8_rowwise, weight-only) and for AWQ as ModelOpt exports it.
+    Exact for every format: as trtkit writes it, or as nvidia-modelopt 0.47 exports it, which cuts the embedding too.
     """
-    total = sum(tensor_bytes(tensor, weights) for tensor in rank_tensors(spec, split, rank))
+    by_modelopt = weights.quantization in BY_MODELOPT
+    total = 0
+    for tensor in rank_tensors(spec, split, rank):
+        whole = tensor_bytes(tensor, weights)
+        cut = by_modelopt and _is_table(spec, tensor)
+        total += whole // tensor.shape[0] * -(-tensor.shape[0] // split.tensor) if cut else whole
     scaled_layers = len(split.layers(rank, spec.num_layers)) if weights.kv_dtype in ("fp8", "int8") else 0
-    return total + scaled_layers * KV_SCALES * FLOAT32_BYTES
+    return total + scaled_layers * (_MODELOPT_KV_SCALES if by_modelopt else _KV_SCALES) * FLOAT32_BYTES
+
+
+def _is_table(spec: ModelSpec, tensor: PlannedTensor) -> bool:
+    """Whether it is a table of embeddings that stands whole on every rank of trtkit's own checkpoints."""
+    is_whole = tensor.kind == "embedding" and tensor.shape[0] == spec.vocab_size
+    return is_whole or tensor.name == POSITIONS
 
 
 def model_bytes(spec: ModelSpec, weights: WeightFormat) -> int:
@@ -99,11 +112,12 @@ def _quantized_bytes(tensor: PlannedTensor, weights: WeightFormat) -> int:
         case "int4_weight_only":
             return elements // 2 + rows * weights.dtype_bytes
         case "int4_awq" | "w4a8_awq":
-            return elements // 2 + elements // AWQ_GROUP * FLOAT32_BYTES + columns * weights.dtype_bytes
+            scalars = 2 if weights.quantization == "w4a8_awq" else 0
+            return elements // 2 + (elements // AWQ_GROUP + scalars) * FLOAT32_BYTES + columns * weights.dtype_bytes
         case "int8_smoothquant":
-            return elements + (rows + columns + 1) * FLOAT32_BYTES
+            return elements + (rows + 1) * FLOAT32_BYTES + columns * weights.dtype_bytes
         case "nvfp4":
-            return elements // 2 + elements // NVFP4_GROUP + 3 * FLOAT32_BYTES
+            return elements // 2 + elements // NVFP4_GROUP + 2 * FLOAT32_BYTES
     raise AssertionError(f"no byte formula for {weights.quantization}")
 
 
@@ -112,7 +126,7 @@ def _one_rank(spec: ModelSpec) -> Iterator[PlannedTensor]:
 
 
 def _read_bytes(spec: ModelSpec, tensor: PlannedTensor, weights: WeightFormat) -> int:
-    if tensor.kind == "embedding" or tensor.name == "transformer.position_embedding.weight":
+    if tensor.kind == "embedding" or tensor.name == POSITIONS:
         return 0
     whole = tensor_bytes(tensor, weights)
     if tensor.kind == "expert":

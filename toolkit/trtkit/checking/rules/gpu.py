@@ -4,7 +4,11 @@ from collections.abc import Iterable
 
 from trtkit.checking.deployment import Deployment
 from trtkit.checking.rule import Hit, Rule, hit
+from trtkit.engines.placement import place
 from trtkit.planning.gpus import find_gpu, nearest_names
+
+# gpus_per_node of the mapping that the conversion writes, and TensorRT-LLM's default.
+GPUS_PER_NODE = 8
 
 # Weight format -> the lowest SM that has its kernels.
 _MIN_SM_OF = {"fp8": 89, "fp8_rowwise": 89, "w4a8_awq": 89, "nvfp4": 100}
@@ -27,6 +31,12 @@ def _too_few(deployment: Deployment) -> Iterable[Hit]:
         ranks = model.tensor_parallel * model.pipeline_parallel
         if ranks > gpu.count:
             yield hit(f"{role}.tensor_parallel", role=role, ranks=ranks, count=gpu.count)
+
+
+def _several_nodes(deployment: Deployment) -> Iterable[Hit]:
+    gpus = place(deployment.config).num_gpus
+    if deployment.backend != "reference" and gpus > GPUS_PER_NODE:
+        yield hit("gpu.count", gpus=gpus, node=GPUS_PER_NODE)
 
 
 def _format_needs_newer(deployment: Deployment) -> Iterable[Hit]:
@@ -70,6 +80,18 @@ GPU_RULES: tuple[Rule[Deployment], ...] = (
         source="tensorrt_llm/mapping.py: world_size = tp * pp * cp",
         find=_too_few,
         example=hit("target.tensor_parallel", role="target", ranks=8, count=4),
+    ),
+    Rule(
+        code="GPU-NODES",
+        severity="error",
+        looks_at="YAML",
+        when="the models are placed on more GPUs than one machine has",
+        cause="the models take {gpus} GPUs, more than the {node} of one machine; the scripts that trtkit writes start "
+        "one machine, and the orchestrator of a draft-target pair spawns its workers on its own only",
+        fix="quantise the target, lower the parallelism, or leave the draft on the target's GPUs (a smaller gpu.count)",
+        source="mapping.py: gpus_per_node 8; orchestrator mode: MPI_Comm_Spawn; tensorrtllm_backend issues #283, #541",
+        find=_several_nodes,
+        example=hit("gpu.count", gpus=16, node=8),
     ),
     Rule(
         code="QUANT-SM",

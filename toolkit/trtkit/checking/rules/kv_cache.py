@@ -11,6 +11,7 @@ _ILLEGAL_KV = {"int8_weight_only": {"fp8"}, "int4_weight_only": {"fp8"}}
 # What KvCacheConfig.dtype and QuantAlgo know; int4 exists in the reference engine alone.
 _TENSORRT_LLM_KV = {"engine": {"auto", "fp8", "int8"}, "llmapi": {"auto", "fp8"}}
 _DTYPE = "kv_cache.dtype"
+_NON_CYCLIC_SINCE, _HOPPER = (1, 0, 0), 90
 
 
 def _unknown_to_backend(deployment: Deployment) -> Iterable[Hit]:
@@ -75,8 +76,15 @@ def _window_reuse(deployment: Deployment) -> Iterable[Hit]:
     if not deployment.config.kv_cache.reuse or deployment.backend == "reference":
         return
     for role, spec in deployment.specs.items():
-        if spec.sliding_window is not None and any(spec.layer_is_sliding) and longest > spec.sliding_window:
+        slides = spec.sliding_window is not None and any(spec.layer_is_sliding) and longest > spec.sliding_window
+        if slides and not _reuses_windows(deployment):
             yield hit("kv_cache.reuse", role=role, window=spec.sliding_window, longest=longest)
+
+
+def _reuses_windows(deployment: Deployment) -> bool:
+    """Whether the kernels keep what leaves a window: from 1.0 on, on Hopper (TensorRT-LLM PR #6379)."""
+    release, gpu = deployment.release, deployment.gpu
+    return release is not None and release.order >= _NON_CYCLIC_SINCE and gpu is not None and gpu.sm == _HOPPER
 
 
 def _fp8_on_gpu(deployment: Deployment) -> bool:
@@ -174,11 +182,12 @@ KV_RULES: tuple[Rule[Deployment], ...] = (
         code="KV-WINDOW-REUSE",
         severity="warning",
         looks_at="YAML",
-        when="reuse with a sliding-window model whose window is shorter than the longest sequence",
+        when="reuse with a sliding-window model whose window is shorter than the longest sequence; not on Hopper with "
+        "1.0 or newer",
         cause="the {role} attends to {window} tokens in some layers, sequences reach {longest}: reused prefixes of "
         "longer prompts are switched off, or wrong in some releases",
         fix="write reuse: false, or limits within {window} tokens",
-        source="TensorRT-LLM issue #2912, PR #2983",
+        source="TensorRT-LLM issue #2912, PRs #2983 and #6379",
         find=_window_reuse,
         example=hit("kv_cache.reuse", role="target", window=4096, longest=9216),
     ),

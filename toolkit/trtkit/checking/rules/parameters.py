@@ -111,11 +111,12 @@ def _share_a_gpu(one: TritonModel, other: TritonModel) -> bool:
 
 
 def _devices(repository: Repository) -> Iterable[Hit]:
-    """GPU lists, one for each instance, that do not name a GPU of its own for every rank."""
+    """GPU lists, one for each instance, that do not name a GPU of its own for every rank of every instance."""
     for model, engine in _with_engine(repository):
         world, written = engine.info.world_size, model.parameter("gpu_device_ids")
         lists = [named.split(",") for named in written.split(";")] if written and not engine.is_reference else []
-        if any(len(set(named)) < len(named) or len(named) != world for named in lists):
+        everywhere = [device for named in lists for device in named]
+        if len(set(everywhere)) < len(everywhere) or any(len(named) != world for named in lists):
             yield hit(model.place("parameters.gpu_device_ids"), model=model.name, ids=written, world=world)
 
 
@@ -226,10 +227,11 @@ PARAMETER_RULES: tuple[Rule[Repository], ...] = (
         code="REPO-DEVICES",
         severity="error",
         looks_at="repository",
-        when="gpu_device_ids does not name one GPU for every rank of the engine, or names one twice",
+        when="gpu_device_ids does not name one GPU for every rank of the engine, or names one twice, be it in the "
+        "lists of two instances",
         cause="{model} names the GPUs {ids}, and its engine has {world} ranks, each of which needs one of its own",
         fix="name {world} different GPUs, or leave gpu_device_ids out",
-        source="TensorRT-LLM: ParallelConfig takes as many device ids as there are ranks",
+        source="ParallelConfig takes as many device ids as there are ranks; tensorrtllm_backend issue #166",
         find=_devices,
         example=hit("tensorrt_llm/config.pbtxt:parameters.gpu_device_ids", model="tensorrt_llm", ids="0,1", world=4),
     ),

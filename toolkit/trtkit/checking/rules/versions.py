@@ -31,6 +31,21 @@ def _no_llmapi(deployment: Deployment) -> Iterable[Hit]:
         yield hit("tensorrt_llm", version=release.version, oldest=oldest_llmapi_release().version)
 
 
+def _known_bugs(deployment: Deployment) -> Iterable[Hit]:
+    release, config = deployment.release, deployment.config
+    shared = {
+        "backend": deployment.backend,
+        "kv_cache": config.kv_cache.dtype,
+        "speculation": config.speculation.kind,
+    }
+    for bug in release.known_bugs if release else ():
+        for role, spec in deployment.specs.items():
+            has = shared | {"architecture": spec.architecture, "quantization": config.models[role].quantization}
+            if bug.when and bug.when.items() <= has.items():
+                yield hit("tensorrt_llm", version=config.tensorrt_llm, what=bug.what, issue=bug.issue)
+                break
+
+
 VERSION_RULES: tuple[Rule[Deployment], ...] = (
     Rule(
         code="VERSION-UNKNOWN",
@@ -64,5 +79,21 @@ VERSION_RULES: tuple[Rule[Deployment], ...] = (
         source="release notes of 1.0.0",
         find=_no_llmapi,
         example=hit("tensorrt_llm", version="0.21.0", oldest="1.0.0"),
+    ),
+    Rule(
+        code="VERSION-BUG",
+        severity="warning",
+        looks_at="YAML",
+        when="the release has a defect that trtkit knows of, and the YAML asks for what it breaks",
+        cause="TensorRT-LLM {version}: {what} ({issue})",
+        fix="use another release, or verify the answers with `trtkit parity`",
+        source="the issues named",
+        find=_known_bugs,
+        example=hit(
+            "tensorrt_llm",
+            version="1.0.0",
+            what="Qwen3-4B with FP8 weights and FP8 KV cache quantizes, but trtllm-build fails",
+            issue="NVIDIA/TensorRT-LLM#9298",
+        ),
     ),
 )

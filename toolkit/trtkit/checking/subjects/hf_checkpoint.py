@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from trtkit.checking.raised import finding_of
 from trtkit.checking.scales import ScaleAudit, audit_scales, read_scales
+from trtkit.checkpoints.draft_vocabulary import read_draft_vocabulary
 from trtkit.checkpoints.model_spec import ModelSpec, read_model_spec
 from trtkit.checkpoints.quantized import QuantizedSource, read_quantized
 from trtkit.checkpoints.stop_ids import read_stop_ids
@@ -74,6 +75,7 @@ def read_hf_checkpoint(folder: Path, *, converts: bool) -> tuple[HfCheckpoint, l
     quantized = attempt(lambda: read_quantized(folder)) if spec else None
     if spec is not None:
         attempt(lambda: read_stop_ids(folder))
+        attempt(lambda: read_draft_vocabulary(folder, spec.vocab_size))
     tokenizer = attempt(lambda: read_tokenizer(folder))
     weights = attempt(lambda: open_weights(folder))
     if spec is not None and weights is not None and converts:

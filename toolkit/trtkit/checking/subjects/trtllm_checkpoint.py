@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trtkit.checking.scales import ScaleAudit, audit_scales, read_scales
+from trtkit.checkpoints.draft_vocabulary import read_draft_vocabulary
 from trtkit.checkpoints.safetensors_header import read_header
 from trtkit.checkpoints.stored_tensor import StoredTensor
 from trtkit.errors import CheckpointError
@@ -70,8 +71,13 @@ class TrtllmCheckpoint:
 
 
 def read_trtllm_checkpoint(folder: Path) -> TrtllmCheckpoint:
-    """Read a directory. Raises CheckpointError TRT-CONFIG, and what read_header raises for a damaged rank file."""
+    """Read a directory.
+
+    Raises CheckpointError TRT-CONFIG, and what read_header and read_draft_vocabulary raise for a damaged file.
+    """
     config = _read_config(folder / "config.json")
+    if config.get("vocab_size"):
+        read_draft_vocabulary(folder, int(config["vocab_size"]))
     found = {int(path.stem.removeprefix("rank")): path for path in folder.glob("rank[0-9]*.safetensors")}
     ranks = {rank: {tensor.name: tensor for tensor in read_header(found[rank])} for rank in sorted(found)}
     draft = TrtllmCheckpoint(folder, config, ranks, {})

@@ -120,9 +120,15 @@ def test_someone_elses_directory_is_not_replaced(tmp_path: Path) -> None:
         convert_to(source, tmp_path / "out", OPTIONS)
     assert caught.value.code == "OUT-EXISTS"
     assert (tmp_path / "out" / "letter.txt").read_text() == "dear"
-    for out in (source, source / "inside"):
-        with pytest.raises(InputError):
+    for out in (
+        source,
+        source / "inside",
+        tmp_path / "out" / "letter.txt",
+        tmp_path / "out" / "letter.txt" / "deep" / "x",
+    ):
+        with pytest.raises(InputError) as caught:
             convert_to(source, out, OPTIONS)
+        assert caught.value.code == "OUT-EXISTS"
 
 
 def test_equal_inputs_give_equal_files_wherever_they_lie(tmp_path: Path) -> None:

@@ -68,6 +68,8 @@ def _convert_anew(
         if not list(scratch.glob("*.safetensors")):
             shutil.rmtree(scratch, ignore_errors=True)
         raise
+    except OSError as error:
+        raise disk_error(error, out) from error
     shutil.rmtree(rewritten, ignore_errors=True)
     return replace(report, out=out)
 
@@ -221,6 +223,13 @@ def _refuse_foreign_out(source: Path, out: Path) -> None:
         raise InputError(
             "exists and is no converted checkpoint",
             "choose another OUT, or remove it yourself",
+            code="OUT-EXISTS",
+            where=str(out),
+        )
+    if not _existing(out.absolute().parent).is_dir():
+        raise InputError(
+            f"lies below {_existing(out.absolute().parent)}, which is a file",
+            "choose another OUT",
             code="OUT-EXISTS",
             where=str(out),
         )

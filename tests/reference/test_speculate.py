@@ -250,3 +250,32 @@ def test_several_return_sequences_differ_and_the_first_is_the_request_itself(
     assert answers["a"] == plain(make_engine(), request)
     assert len(set(answers.values())) == 4
     assert [answers[each.request_id] for each in sequences] == [plain(make_engine(), each) for each in sequences]
+
+
+@pytest.mark.parametrize("length", [1, 40, 130])
+def test_context_logits_are_of_every_prompt_token_and_need_it_computed(
+    make_engine: MakeEngine, make_prompt: MakePrompt, length: int
+) -> None:
+    engine = make_engine()
+    prompt = make_prompt(length)
+    plain(engine, GenerationRequest("a", prompt, 3))
+    request = GenerationRequest("a", prompt, 3, returns=Returns(context_logits=True, generation_logits=True))
+    first, second, _ = engine.generate(request)
+    assert (first.num_reused_tokens, second.context_logits) == (0, None)
+    assert first.context_logits is not None and first.generation_logits is not None
+    assert first.context_logits.shape == (length, 97)
+    np.testing.assert_array_equal(first.context_logits[-1], first.generation_logits[0])
+    steps = [plain(make_engine(), GenerationRequest("a", prompt[:end], 1))[0] for end in range(1, length + 1)]
+    assert first.context_logits.argmax(axis=1).tolist() == steps
+    [drafted, *_] = make_engine().generate(replace(request, draft_ids=(first.token_ids[0], 5)))
+    np.testing.assert_array_equal(drafted.context_logits, first.context_logits)
+
+
+def test_context_logits_of_a_chunked_prompt_come_whole(make_engine: MakeEngine, make_prompt: MakePrompt) -> None:
+    prompt = make_prompt(1200)
+    request = GenerationRequest("a", prompt, 1, returns=Returns(context_logits=True))
+    outputs = make_engine(max_seq_len=1300).generate(request)
+    logits = [output.context_logits for output in outputs if output.context_logits is not None]
+    assert [len(each) for each in logits] == [1200]
+    short = make_engine().generate(replace(request, prompt_ids=prompt[:100]))[0].context_logits
+    np.testing.assert_array_equal(logits[0][:100], short)

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import conversion_matrix as matrix
 import numpy as np
 import pytest
 import tiny
@@ -12,7 +13,7 @@ from reassembly import hf_tensors, to_float
 from trtkit.checkpoints.quantized import read_quantized
 from trtkit.conversion.convert import convert_to
 from trtkit.conversion.options import ConversionOptions
-from trtkit.errors import InputError
+from trtkit.errors import CheckpointError, InputError
 
 
 def calibrated(folder: Path, family: str = "llama") -> Path:
@@ -34,7 +35,7 @@ def options(source: Path) -> ConversionOptions:
     )
 
 
-@pytest.mark.parametrize("family", ["llama", "mixtral", "qwen2_moe", "phi3"])
+@pytest.mark.parametrize("family", [family for family in tiny.FAMILIES if matrix.hf_cell(family, "fp8") == "yes"])
 def test_every_linear_layer_is_fp8_with_its_scales_and_the_rest_is_unchanged(family: str, tmp_path: Path) -> None:
     source = calibrated(tmp_path / "source", family)
     convert_to(source, tmp_path / "out", options(source))
@@ -119,3 +120,42 @@ def test_such_scales_are_carried_on_and_never_invented(tmp_path: Path) -> None:
     phi = calibrated(tmp_path / "phi", "phi3")
     with pytest.raises(InputError, match="CONV-HF-FP8"):
         convert_to(phi, tmp_path / "phi-out", replace(asked, calibration=phi / "calibration.json"))
+
+
+def test_the_rest_is_cast_where_a_dtype_is_asked_for(tmp_path: Path) -> None:
+    source = calibrated(tmp_path / "source")
+    convert_to(source, tmp_path / "out", replace(options(source), dtype="float16"))
+    after = read_tensors(tmp_path / "out" / "model.safetensors")
+    assert {after[name][0] for name in after if "norm" in name or "embed" in name} == {"float16"}
+    assert after["model.layers.0.mlp.up_proj.weight"][0] == "float8_e4m3fn"
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["torch_dtype"] == "float16"
+
+
+def test_gpt2_is_refused_before_any_output(tmp_path: Path) -> None:
+    source = calibrated(tmp_path / "source", "gpt2")
+    with pytest.raises(InputError) as caught:
+        convert_to(source, tmp_path / "out", options(source))
+    assert caught.value.code == "CONV-HF-FP8" and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("quantization", ["fp8", "nvfp4"])
+def test_what_is_fp8_already_is_not_quantised_again(quantization: str, tmp_path: Path) -> None:
+    source = calibrated(tmp_path / "source")
+    convert_to(source, tmp_path / "once", options(source))
+    again = ConversionOptions(quantization=quantization, output_format="hf", calibration_ids=((3, 4, 5),))  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError) as caught:
+        convert_to(tmp_path / "once", tmp_path / "twice", again)
+    assert caught.value.code in ("CKPT-QUANT", "CONV-MODELOPT") and not (tmp_path / "twice").exists()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_nan_and_infinity_are_warned_of_here_too(value: float, tmp_path: Path) -> None:
+    source = calibrated(tmp_path / "source")
+    config = json.loads((source / "config.json").read_text())
+    tensors = {name: tiny.tiny_tensor(name, shape) for name, shape in tiny.tensor_shapes("llama", config)}
+    for name in ("model.layers.1.mlp.up_proj.weight", "model.norm.weight"):
+        tensors[name].reshape(-1)[7] = value
+    tiny.write_weights(source, tensors, "bfloat16")
+    report = convert_to(source, tmp_path / "out", options(source))
+    named = {finding.where.rsplit(":", 1)[1] for finding in report.findings if finding.code == "CKPT-NAN"}
+    assert named == {"model.layers.1.mlp.up_proj.weight", "model.norm.weight"}

@@ -73,6 +73,8 @@ def test_every_option_changes_the_files(name: str, source: Path, tmp_path: Path)
         {"output_format": "onnx"},
         {"weight_only_arch": 8},
         {"output_format": "hf", "quantization": "int8_smoothquant"},
+        {"output_format": "hf", "quantization": "fp8", "tensor_parallel": 2},
+        {"output_format": "hf", "quantization": "fp8", "use_parallel_embedding": True},
         {"quantization": "nvfp4", "kv_cache_dtype": "int8"},
     ],
     ids=str,

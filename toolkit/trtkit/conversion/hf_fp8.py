@@ -20,6 +20,7 @@ from trtkit.conversion.casting import E4M3_MAX, largest_magnitude
 from trtkit.conversion.fp8_encoder import fp8_quantizer, fp8_scale
 from trtkit.conversion.hf_files import copy_hf_files
 from trtkit.conversion.layout import rules_for
+from trtkit.conversion.plain_encoder import PlainEncoder
 from trtkit.conversion.plan import ConversionPlan
 from trtkit.conversion.rank_file import RankFile, TensorHeader
 from trtkit.conversion.rank_writer import WrittenFile
@@ -85,7 +86,7 @@ class HfFp8Writer:
         shape = self._plan.weights[stored].shape
         module = stored.removesuffix(".weight")
         if name not in self._linear:
-            yield TensorHeader(stored, self._plan.weights[stored].dtype, shape)
+            yield TensorHeader(stored, self._dtype_of(name), shape)
         else:
             self._calibration.input_max([module])
             yield TensorHeader(stored, FP8, shape)
@@ -99,16 +100,24 @@ class HfFp8Writer:
         if name in self._linear:
             self._write_fp8(name, module, file)
         else:
+            encoder = PlainEncoder(self._source, self._dtype_of(name))
             for block in self._source.all_blocks(name):
-                file.append(block)
+                file.append(encoder.encoded(block, name))
         kv_scale = self._kv_scale(module)
         if kv_scale is not None:
             file.append(np.array([kv_scale], dtype=np.float32))
+
+    def _dtype_of(self, name: str) -> str:
+        """What an unquantised tensor is stored in: the dtype asked for, else its own."""
+        asked = self._plan.options.dtype
+        return self._plan.weights[self._plan.names[name]].dtype if asked == "auto" else asked
 
     def _write_fp8(self, name: str, module: str, file: RankFile) -> None:
         """The codes of one weight, its scale and that of its input."""
         dtype = self._source.dtype_of(name)
         largest = max(largest_magnitude(block, dtype) for block in self._source.all_blocks(name))
+        if not np.isfinite(largest):
+            self._source.non_finite.add(name)
         scale = np.float32(fp8_scale(largest))
         quantize = fp8_quantizer(dtype, float(scale))
         for block in self._source.all_blocks(name):
@@ -144,7 +153,11 @@ def _calibration(plan: ConversionPlan) -> Calibration:
 
 
 def _write_metadata(plan: ConversionPlan, source: Path, out: Path) -> None:
-    """hf_quant_config.json, and copies of config.json and the tokenizer."""
+    """hf_quant_config.json, config.json with the dtype asked for, and copies of the tokenizer."""
+    if plan.options.dtype != "auto":
+        config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+        dtypes = {key: plan.options.dtype for key in ("dtype", "torch_dtype") if key in config}
+        write_text(out / "config.json", json.dumps(config | dtypes, indent=2) + "\n")
     copy_hf_files(source, out)
     document = {
         "producer": {"name": "trtkit", "version": __version__},

@@ -114,6 +114,11 @@ def _contradictions(options: ConversionOptions) -> Iterator[tuple[str, str]]:
             f"a Hugging Face checkpoint is not written for {options.quantization}",
             f"use --quantization {', '.join(HF_QUANTIZATIONS)}, or --kv-cache fp8 and --calibration for KV scales",
         )
+    if options.output_format == "hf" and _is_cut(options):
+        yield (
+            "a checkpoint in Hugging Face's format has no ranks: it is cut when it is loaded",
+            "leave out --tp, --pp, --ep and --parallel-embedding",
+        )
     if options.quantization in MODELOPT_QUANTIZATIONS and options.kv_cache_dtype not in ("auto", "fp8"):
         yield (
             f"modelopt writes no {options.kv_cache_dtype} KV cache with {options.quantization}",
@@ -131,3 +136,8 @@ def _contradictions(options: ConversionOptions) -> Iterator[tuple[str, str]]:
             f"expert_parallel {options.expert_parallel} does not divide tensor_parallel {options.tensor_parallel}",
             "experts are spread over the tensor ranks: choose a divisor",
         )
+
+
+def _is_cut(options: ConversionOptions) -> bool:
+    ranks = (options.tensor_parallel, options.pipeline_parallel, options.expert_parallel)
+    return max(ranks) > 1 or options.use_parallel_embedding

@@ -109,6 +109,13 @@ def _check_quantized(scales: SourceScales, options: ConversionOptions, source: P
     if not scales.weights:
         return
     stored = "fp8_rowwise" if scales.per_channel else "fp8"
+    if options.output_format == "hf":
+        raise CheckpointError(
+            f"its weights are stored as {stored} in Hugging Face's format already",
+            "serve it as it is, or convert the unquantised checkpoint",
+            code="CKPT-QUANT",
+            where=str(source),
+        )
     if options.quantization != stored:
         raise CheckpointError(
             f"its weights are stored as {stored}, and the conversion asks for {options.quantization}",
@@ -119,8 +126,12 @@ def _check_quantized(scales: SourceScales, options: ConversionOptions, source: P
 
 
 def _dtype(spec: ModelSpec, options: ConversionOptions, weights: Mapping[str, StoredTensor]) -> Dtype:
-    """The dtype asked for; "auto" is the checkpoint's own, but float16 for float32, as TensorRT-LLM has it."""
-    if options.dtype != "auto":
+    """The dtype asked for; "auto" is the checkpoint's own, but float16 for float32, as TensorRT-LLM has it.
+
+    In Hugging Face's format "auto" stays: every tensor keeps its own.
+    """
+    keeps_own = options.output_format == "hf" and options.quantization not in MODELOPT_QUANTIZATIONS
+    if options.dtype != "auto" or keeps_own:
         return options.dtype
     stored = spec.dtype or next(iter(weights.values())).dtype
     return "bfloat16" if stored == "bfloat16" else "float16"

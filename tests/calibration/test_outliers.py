@@ -1,20 +1,24 @@
 """Planted outliers: found, named, and the advice for them lowers the error that is measured."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from calibrated import random_samples, run_pass
+from calibrated import random_samples, run_pass, whole_model
 from safetensors.torch import load_file, save_file
 from tiny import tiny_checkpoint
 from torch import Tensor
+from trtkit.calibration.cache_variants import CacheVariant, cache_variants
 from trtkit.calibration.collect import PassOptions, collect
 from trtkit.calibration.errors import input_errors, measure_layer, smoothing_factors
 from trtkit.calibration.heat_map import draw_heat_map, noise_grid, ratio_grid, tensor_kinds
 from trtkit.calibration.outliers import LayerOutliers, judge_layer, overall_cache_advice
 from trtkit.calibration.pass_files import read_records
+from trtkit.calibration.price_pass import measure_prices
+from trtkit.checkpoints.model_spec import read_model_spec
 
 TEXTS = random_samples({f"text-{number}": 64 for number in range(8)})
 
@@ -57,6 +61,8 @@ def test_the_advice_for_it_is_to_keep_the_cache_unquantized(key_bias: Path, tmp_
     (planted,) = [item for item in layers[1].advice if item.module == "k"]
     assert planted.action == "keep"
     assert planted.noise_then < 0.1 < planted.noise
+    measured = list(read_records(tmp_path / "out"))[1].errors["k"]
+    assert planted.noise_then == measured["bfloat16"] < measured["fp8/shared"] / 4 == planted.noise / 4
     assert [item.action for item in layers[0].advice[:2]] == ["fp8", "fp8"]
 
 
@@ -89,6 +95,58 @@ def test_a_spike_at_one_token_asks_for_a_scale_per_token() -> None:
     assert errors["fp8/token"] < 0.05
 
 
+@pytest.fixture
+def loud_input(tmp_path: Path) -> Path:
+    """A Llama whose layer 1 has an attention input that is huge in one channel, and whose weights undo that."""
+    folder = tiny_checkpoint(tmp_path / "hf")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.1.input_layernorm.weight"][5] *= 2.0**17
+    for name in "qkv":
+        tensors[f"model.layers.1.self_attn.{name}_proj.weight"][:, 5] *= 2.0**-17
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def test_following_the_advice_for_a_planted_input_lowers_the_error_of_the_whole_model(
+    loud_input: Path, tmp_path: Path
+) -> None:
+    layer = judged(loud_input, tmp_path / "out")[1]
+    (advice,) = [item for item in layer.advice if item.module.endswith("q_proj")]
+    assert advice.action == "smooth"
+    assert advice.noise_then < 0.1 < advice.noise
+    model, ids = whole_model(loud_input), torch.tensor([TEXTS[0].token_ids])
+    attention = model.model.layers[1].self_attn
+    linears = (attention.q_proj, attention.k_proj, attention.v_proj)
+    weight = torch.cat([linear.weight for linear in linears]).detach()
+
+    def error_with(change: Callable[[Tensor], Tensor]) -> float:
+        """Of the logits, when the three layers read changed inputs."""
+        with torch.inference_mode():
+            exact = model(input_ids=ids).logits
+            handles = [linear.register_forward_pre_hook(lambda _, x: (change(x[0]),)) for linear in linears]
+            changed = model(input_ids=ids).logits
+        for handle in handles:
+            handle.remove()
+        return float((changed - exact).norm() / exact.norm())
+
+    def smoothed(x: Tensor) -> Tensor:
+        factors = smoothing_factors(x[0], weight)
+        return fp8(x / factors) * factors
+
+    assert error_with(smoothed) < error_with(fp8) / 4
+
+
+def test_following_the_advice_for_a_planted_key_lowers_the_error_of_the_whole_model(
+    key_bias: Path, tmp_path: Path
+) -> None:
+    records = run_pass(key_bias, tmp_path / "pass", samples=TEXTS)
+    variants = cache_variants(read_model_spec(key_bias), records, itemsize=2)
+    kept = CacheVariant("bfloat16", 0, lambda _, __, x: x.bfloat16().to(x.dtype))
+    found = measure_prices(key_bias, TEXTS[:2], (*variants, kept), PassOptions("float32"))
+    kl = {price.name: price.kl for price in found}
+    assert kl["bfloat16"] < kl["fp8"] / 8
+
+
 def test_effective_bits_count_what_outliers_leave(tmp_path: Path) -> None:
     folder = tiny_checkpoint(tmp_path / "hf")
     before = judge_layer_bits(folder, tmp_path / "a")
@@ -115,6 +173,11 @@ def test_records_without_errors_are_kept_apart(tmp_path: Path) -> None:
     assert all(not record.errors for record in records)
     with pytest.raises(KeyError):
         judge_layer(records[0])
+
+
+def fp8(x: Tensor) -> Tensor:
+    scale = x.abs().max() / 448
+    return (x / scale).to(torch.float8_e4m3fn).float() * scale
 
 
 def int8(x: Tensor) -> Tensor:

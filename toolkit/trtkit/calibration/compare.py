@@ -56,6 +56,13 @@ def compare_with_checkpoint(here: Mapping[int, float], folder: Path) -> Comparis
     return Comparison(folder, there.scale_audit, compare_scales({k: (v,) for k, v in here.items()}, there.kv_scales))
 
 
+def compare_checkpoints(here: Path, there: Path) -> Comparison:
+    """The scales of two TensorRT-LLM checkpoint directories. Raises CheckpointError TRT-CONFIG when one is none."""
+    own = read_trtllm_checkpoint(here).kv_scales
+    other = read_trtllm_checkpoint(there)
+    return Comparison(there, other.scale_audit, compare_scales(own, other.kv_scales))
+
+
 def compare_scales(
     here: Mapping[int, Sequence[float]], there: Mapping[int, Sequence[float]]
 ) -> tuple[ScaleDifference, ...]:

@@ -20,6 +20,7 @@ from trtkit.calibration.statistics import TensorStatistics
 CACHE_FORMATS: tuple[Format, ...] = ("fp8", "int8", "int4")
 INPUT_FORMATS: tuple[Format, ...] = ("fp8", "int8")
 SMOOTHING = 0.5
+KEPT = "bfloat16"
 _MEASURED_OUTPUTS = 256
 
 
@@ -38,7 +39,7 @@ def measure_layer(
 
 def cache_errors(statistics: TensorStatistics, shared_amax: float) -> dict[str, float]:
     """T tokens, H heads, D head_dim. Granularities of the scale: shared (one for keys and values), tensor, head,
-    channel, token (one per token and head), and for FP8 unit (1.0)."""
+    channel, token (one per token and head), and for FP8 unit (1.0). KEPT is the cache in 16 bits."""
     record = statistics.record()
     rows = torch.from_numpy(statistics.rows).view(len(statistics.rows), record.num_heads, -1)
     amax = torch.from_numpy(record.channel_amax).view(record.num_heads, -1)
@@ -55,14 +56,17 @@ def cache_errors(statistics: TensorStatistics, shared_amax: float) -> dict[str, 
         for kind in CACHE_FORMATS
         for name, limit in limits.items()
     }
-    return errors | {"fp8/unit": _ratio(rms(quantized(rows, torch.tensor(LARGEST["fp8"]), "fp8") - rows), signal)}
+    unit = quantized(rows, torch.tensor(LARGEST["fp8"]), "fp8")
+    others = {"fp8/unit": unit, KEPT: rows.bfloat16().float()}
+    return errors | {name: _ratio(rms(there - rows), signal) for name, there in others.items()}
 
 
 def input_errors(rows: Tensor, weight: Tensor) -> dict[str, float]:
     """T tokens, I inputs, O outputs: rows [T, I], weight [O, I]. The weight is kept exact but for `smooth`.
 
     Granularities of the input's scale: tensor, token, channel (which no GEMM can do, but shows what is possible), and
-    smooth: SmoothQuant (Xiao et al. 2023), inputs divided and weights multiplied by max|x|^a / max|w|^(1-a).
+    smooth: SmoothQuant (Xiao et al. 2023), inputs divided and weights multiplied by max|x|^a / max|w|^(1-a). KEPT is
+    the input in 16 bits.
     """
     weight = weight[:: max(1, len(weight) // _MEASURED_OUTPUTS)].float()
     exact = rows @ weight.T
@@ -71,7 +75,7 @@ def input_errors(rows: Tensor, weight: Tensor) -> dict[str, float]:
         "token": rows.abs().amax(1, keepdim=True),
         "channel": rows.abs().amax(0, keepdim=True),
     }
-    errors = {}
+    errors = {KEPT: output_noise(rows.bfloat16().float() @ weight.T, exact)}
     for kind in INPUT_FORMATS:
         for name, limit in limits.items():
             errors[f"{kind}/{name}"] = output_noise(quantized(rows, limit, kind) @ weight.T, exact)

@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from trtkit.calibration.errors import KEPT
 from trtkit.calibration.number_formats import LARGEST
 from trtkit.calibration.records import KEYS, VALUES, LayerRecord, TensorRecord
 
@@ -135,9 +136,8 @@ def overall_cache_advice(layers: Iterable[LayerOutliers]) -> tuple[CacheAdvice, 
 def _cache_advice(record: LayerRecord, name: str) -> Advice:
     errors = record.errors[name]
     noise = errors["fp8/shared"]
-    # bfloat16 keeps 8 significant bits, FP8 4: its noise is a sixteenth of FP8's whatever the scale.
     keep = noise > NOISE_LIMIT
-    return Advice(record.layer, name, "keep" if keep else "fp8", noise, noise / 16 if keep else noise)
+    return Advice(record.layer, name, "keep" if keep else "fp8", noise, errors[KEPT] if keep else noise)
 
 
 def _input_advice(record: LayerRecord, name: str) -> Advice:
@@ -148,7 +148,7 @@ def _input_advice(record: LayerRecord, name: str) -> Advice:
         ("fp8", noise),
         ("per-token", errors["fp8/token"]),
         ("smooth", errors["fp8/smooth"]),
-        ("keep", noise / 16),
+        ("keep", errors[KEPT]),
     )
     action, then = next(choice for choice in choices if choice[1] <= NOISE_LIMIT or choice[0] == "keep")
     return Advice(record.layer, name, action, noise, then)

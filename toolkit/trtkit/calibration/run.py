@@ -38,6 +38,7 @@ from trtkit.progress import OnProgress, silent
 
 MEASURED_NAME, MODELOPT_NAME = "measured", "modelopt"
 _FEW_TOKENS = 2048
+_RECORDS_VERSION = 2  # of what a record holds: records of another one are measured again
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,7 @@ def _key(digest: str, samples: list[Sample], options: CalibrationOptions) -> str
     return key_of(
         {
             "trtkit": __version__,
+            "records": _RECORDS_VERSION,
             "checkpoint": digest,
             "dtype": options.dtype,
             "device": options.device,

@@ -7,11 +7,11 @@ import click
 from rich.console import Group
 from rich.table import Table
 
-from trtkit.calibration.compare import Comparison
 from trtkit.calibration.report import CalibrationReport, sum_of_advice
 from trtkit.calibration.scales import METHODS
 from trtkit.cli.environment import cache_directory
 from trtkit.cli.output import Output, with_output
+from trtkit.cli.scale_table import comparison_table
 from trtkit.config.load import load_config
 from trtkit.config.schema import Dtype
 
@@ -62,16 +62,8 @@ def render(role: str, report: CalibrationReport) -> Group:
     lines += [f"modelopt wrote {report.modelopt}"] if report.modelopt else []
     lines += [f"cache   {report.cache_reason}", f"inputs  {advice}", f"wrote   {report.out}"]
     extra = [_prices(report)] if report.prices else []
-    extra += [_compared(report.comparison)] if report.comparison else []
+    extra += [comparison_table(report.comparison, "measured")] if report.comparison else []
     return Group(title, table, *extra, *lines)
-
-
-def _compared(comparison: Comparison) -> Table:
-    table = Table("layer", "measured", "there", "there / measured", title=f"{comparison.folder}: {comparison.verdict}")
-    for difference in comparison.differences:
-        figures = (difference.here, difference.there, difference.factor)
-        table.add_row(str(difference.layer), *("-" if figure is None else f"{figure:.4g}" for figure in figures))
-    return table
 
 
 def _prices(report: CalibrationReport) -> Table:

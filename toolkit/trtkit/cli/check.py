@@ -28,6 +28,12 @@ from trtkit.errors import InputError
     default=None,
     help="Open an engine with TensorRT: its layers, precisions and memory. Default: where TensorRT is installed.",
 )
+@click.option(
+    "--against",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Hold the KV scales of a TensorRT-LLM checkpoint against those of another one.",
+)
 @with_output
 def command(output: Output, target: str, overrides: tuple[str, ...], opened: bool | None, **choices: Any) -> int:
     """Say what is impossible about TARGET, and why, before any work.
@@ -38,8 +44,12 @@ def command(output: Output, target: str, overrides: tuple[str, ...], opened: boo
     report = check_target(target, CheckOptions(cache_directory(), overrides, choices["strict"], choices["ignore"]))
     ranks = _open(report, target, opened)
     document = report.as_dict() | ({"engine": [asdict(rank) for rank in ranks]} if ranks else {})
-    found = render(report, target)
-    output.result(document, Group(found, *map(render_rank, ranks)) if ranks else found)
+    shown: list[Any] = [render(report, target), *map(render_rank, ranks)]
+    if choices["against"] is not None:
+        record, table = _against(Path(target).expanduser(), choices["against"])
+        document |= {"comparison": record}
+        shown.append(table)
+    output.result(document, Group(*shown) if len(shown) > 1 else shown[0])
     return 0 if report.ok else 2
 
 
@@ -55,6 +65,14 @@ def _open(report: CheckReport, target: str, demanded: bool | None) -> list[RankS
     if demanded or (report.ok and info.checkpoint is None and can_open()):
         return summarise_engine(info)
     return []
+
+
+def _against(folder: Path, other: Path) -> tuple[dict[str, Any], Table]:
+    from trtkit.calibration.compare import compare_checkpoints
+    from trtkit.cli.scale_table import comparison_table
+
+    comparison = compare_checkpoints(folder, other)
+    return comparison.as_dict(), comparison_table(comparison, "here")
 
 
 def render_rank(rank: RankSummary) -> Table:

@@ -1,0 +1,57 @@
+"""`trtkit check A --against B`: the KV scales of two converted checkpoints, layer by layer."""
+
+import json
+from pathlib import Path
+
+import pytest
+from calibrated import random_samples
+from click.testing import CliRunner, Result
+from tiny import tiny_checkpoint
+from trtkit.calibration.run import CalibrationOptions, calibrate
+from trtkit.calibration.texts import CalibrationText
+from trtkit.cli.main import cli
+from trtkit.conversion.convert import convert_to
+from trtkit.conversion.options import ConversionOptions
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The same checkpoint converted with calibrated scales, and with the 1.0 of a conversion without calibration."""
+    folder = tmp_path_factory.mktemp("pair")
+    source = tiny_checkpoint(folder / "hf", dtype="bfloat16")
+    samples = random_samples({f"t{n}": 40 for n in range(9)})
+    texts = [CalibrationText(sample.name, token_ids=sample.token_ids) for sample in samples]
+    calibrate(source, folder / "calibration", CalibrationOptions("float32"), texts)
+    file = folder / "calibration" / "calibration.json"
+    convert_to(source, folder / "own", ConversionOptions(kv_cache_dtype="fp8", calibration=file))
+    convert_to(source, folder / "unit", ConversionOptions(kv_cache_dtype="fp8"))
+    return folder / "own", folder / "unit"
+
+
+def check(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["check", *map(str, arguments)])
+
+
+def test_two_checkpoints_are_held_against_each_other(pair: tuple[Path, Path]) -> None:
+    own, unit = pair
+    document = json.loads(check(own, "--against", unit, "--json").stdout)
+    comparison = document["comparison"]
+    assert comparison["verdict"] == "constant"
+    assert [row["layer"] for row in comparison["layers"]] == [0, 1, 2]
+    for row in comparison["layers"]:
+        assert row["there"] == 1.0
+        assert row["factor"] == pytest.approx(1 / row["here"])
+        assert 0 < row["here"] < 0.1
+
+
+def test_the_table_stands_below_the_findings(pair: tuple[Path, Path]) -> None:
+    own, unit = pair
+    result = check(unit, "--against", own)
+    assert f"{own}: calibrated" in result.stdout.replace("\n", "")
+    assert "there / here" in result.stdout
+
+
+def test_something_else_than_a_checkpoint_is_refused(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    result = check(pair[0], "--against", tmp_path)
+    assert result.exit_code == 2
+    assert "TRT-CONFIG" in result.stderr

@@ -94,6 +94,7 @@ def deployment_of(folder: Path, change: Change) -> Deployment:
         specs=specs,
         tokenizers=tokenizers,
         pair=compare_tokenizers(tokenizers["draft"], tokenizers["target"]) if both else None,
+        stored=dict.fromkeys(specs, "none"),
     )
 
 

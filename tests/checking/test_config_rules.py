@@ -115,6 +115,28 @@ CASES: dict[str, Case] = {
         Change(yaml={"speculation.acceptance": "logits"}, target={"vocab_size": 152064}, draft={"vocab_size": 151936}),
         Change(yaml={"speculation.acceptance": "logits"}, target={"vocab_size": 152064}, draft={"vocab_size": 152064}),
     ),
+    "PAIR-PADDING": Case(
+        yaml(speculation__pad_draft_vocab=True, draft__quantization="int4_awq"),
+        yaml(speculation__pad_draft_vocab=True, draft__quantization="fp8"),
+    ),
+    "QUANT-EXPORT": Case(
+        Change(yaml={"target.quantization": "int4_awq"}, target={"intermediate_size": 28608}),
+        Change(yaml={"target.quantization": "int4_awq"}, target={"intermediate_size": 28544}),
+    ),
+    "LLMAPI-ADAPTIVE": Case(
+        yaml(backend="llmapi", speculation__adaptive=True), yaml(backend="llmapi", speculation__adaptive=False)
+    ),
+    "LLMAPI-PADDING": Case(
+        yaml(backend="llmapi", speculation__pad_draft_vocab=True), yaml(speculation__pad_draft_vocab=True)
+    ),
+    "LLMAPI-DRAFT": Case(
+        yaml(backend="llmapi", draft__dtype="float16"),
+        yaml(backend="llmapi", draft__dtype="float16", target__dtype="float16"),
+    ),
+    "LLMAPI-QUANT": Case(
+        yaml(backend="llmapi", target__quantization="int8_weight_only"),
+        yaml(backend="llmapi", target__quantization="fp8"),
+    ),
     "PAIR-PADDED": Case(
         Change(target={"vocab_size": 152064}, draft={"vocab_size": 151936}),
         Change(target={"vocab_size": 152064}, draft={"vocab_size": 152064}),

@@ -151,6 +151,10 @@ CASES: dict[str, tuple[Case, set[str]]] = {
         yaml({"speculation.acceptance": "logits"}, **QWEN, **SIZES),
         {"PAIR-VOCAB"},
     ),
+    "padded vocabularies, logits acceptance, and a draft that is padded": (
+        yaml({"speculation.acceptance": "logits", "speculation.pad_draft_vocab": True}, **QWEN, **SIZES),
+        ACCEPTED,
+    ),
     "a larger draft whose ids the target knows": (yaml({}, **QWEN, **LARGER_DRAFT), ACCEPTED),
     "a larger draft whose ids it does not": (
         yaml({}, **QWEN, **LARGER_DRAFT, draft_tokenizer={"special": {0: "<s>", 1: "</s>", 152000: "<|x|>"}}),

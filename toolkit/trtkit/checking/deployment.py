@@ -1,7 +1,7 @@
 """Deployment: everything the rules about a YAML may look at, gathered once. Knows how to gather, judges nothing."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -10,8 +10,9 @@ from trtkit.checking.subjects.hf_checkpoint import HfCheckpoint, read_hf_checkpo
 from trtkit.checkpoints.model_spec import ModelSpec
 from trtkit.checkpoints.pair import TokenizerDifference, compare_tokenizers
 from trtkit.checkpoints.tokenizer import TokenizerSpec
-from trtkit.config.schema import BuildConfig, DraftTarget
+from trtkit.config.schema import BuildConfig, DraftTarget, Model
 from trtkit.doctor import Machine, inspect_machine
+from trtkit.engines.quant_algo import quantization_of
 from trtkit.engines.release import Release, find_release
 from trtkit.engines.requested_spec import engine_spec
 from trtkit.engines.spec import EngineSpec
@@ -26,7 +27,8 @@ class Deployment:
     """A build config and what is known of the things it names.
 
     release and gpu are None when the config names unknown ones. specs, tokenizers and folders hold the roles whose
-    checkpoint is on this disk and could be read. pair is None unless both tokenizers are there.
+    checkpoint is on this disk and could be read. pair is None unless both tokenizers are there. stored: how the weights
+    of a role are quantised already, in the YAML's words ("none", "fp8", ...).
     """
 
     config: BuildConfig
@@ -37,6 +39,7 @@ class Deployment:
     specs: Mapping[str, ModelSpec]
     tokenizers: Mapping[str, TokenizerSpec]
     pair: TokenizerDifference | None
+    stored: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def speculation(self) -> DraftTarget | None:
@@ -48,6 +51,11 @@ class Deployment:
         """Whether the runtime itself is asked to keep attention sinks."""
         sinks = self.config.attention_sinks
         return sinks is not None and sinks.strategy == "engine"
+
+    def known(self) -> Iterator[tuple[str, Model, ModelSpec]]:
+        """(role, what the YAML says, what config.json says) of every model that could be read."""
+        for role, spec in self.specs.items():
+            yield role, self.config.models[role], spec
 
     def engine_spec(self, role: str) -> EngineSpec:
         """The engine that this role is built as."""
@@ -88,5 +96,10 @@ def gather(config: BuildConfig, folders: Mapping[str, Path]) -> tuple[Deployment
         specs=specs,
         tokenizers=tokenizers,
         pair=compare_tokenizers(tokenizers["draft"], tokenizers["target"]) if both else None,
+        stored={role: _stored(read[folder]) for role, folder in folders.items() if read[folder].spec is not None},
     )
     return deployment, problems
+
+
+def _stored(checkpoint: HfCheckpoint) -> str:
+    return quantization_of(checkpoint.quantized.algorithm) if checkpoint.quantized else "none"

@@ -1,7 +1,7 @@
 """Plan: the prediction for a whole deployment, assembled from its models. Knows the arithmetic's parts, no output."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trtkit.checkpoints.model_spec import ModelSpec
 from trtkit.config.schema import BuildConfig, DraftTarget
@@ -92,6 +92,7 @@ class Plan:
 
 def make_plan(config: BuildConfig, specs: Mapping[str, ModelSpec], given: PlanInput) -> Plan:
     """Predict a deployment. `specs` has every role of the config."""
+    specs = padded_specs(config, specs)
     models = {role: model_plan(role, specs[role], config) for role in config.models}
     shared = place(config).shared
     groups = tuple(models.values()) if shared else (models["target"],)
@@ -108,6 +109,15 @@ def make_plan(config: BuildConfig, specs: Mapping[str, ModelSpec], given: PlanIn
         rolling=rolling_cost(config, models["target"], given.gpu),
         host=host_need(converted, engines=engines),
     )
+
+
+def padded_specs(config: BuildConfig, specs: Mapping[str, ModelSpec]) -> dict[str, ModelSpec]:
+    """The shapes as they are converted: with pad_draft_vocab, a smaller draft gets the target's vocabulary."""
+    speculation, shapes = config.speculation, dict(specs)
+    if isinstance(speculation, DraftTarget) and speculation.pad_draft_vocab:
+        size = max(shapes["draft"].vocab_size, shapes["target"].vocab_size)
+        shapes["draft"] = replace(shapes["draft"], vocab_size=size)
+    return shapes
 
 
 def _fit(given: PlanInput, models: Sequence[ModelPlan], policy: KvPolicy | None) -> Fit | None:

@@ -11,11 +11,13 @@ from trtkit.checking.rules.sinks import SINK_RULES
 from trtkit.checking.rules.speculation import SPECULATION_RULES
 from trtkit.checking.rules.version_limits import LIMIT_OF_VERSION_RULES
 from trtkit.checking.rules.versions import VERSION_RULES
+from trtkit.checking.rules.weight_format import WEIGHT_FORMAT_RULES
 
 CONFIG_RULES = (
     *VERSION_RULES,
     *GPU_RULES,
     *MODEL_RULES,
+    *WEIGHT_FORMAT_RULES,
     *PAIR_RULES,
     *SPECULATION_RULES,
     *KV_RULES,

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from trtkit.checking.deployment import Deployment
 from trtkit.checking.rule import Hit, Rule, hit
+from trtkit.conversion.options import HF_QUANTIZATIONS
 
 # What a release without the key tokens_per_block uses.
 FIXED_BLOCK_SIZE = 32
@@ -41,6 +42,37 @@ def _block_size(deployment: Deployment) -> Iterable[Hit]:
         return
     if block_size != FIXED_BLOCK_SIZE and "tokens_per_block" not in release.llm_api.kv_cache_keys:
         yield hit("kv_cache.block_size", version=release.version, block_size=block_size, fixed=FIXED_BLOCK_SIZE)
+
+
+def _adaptive(deployment: Deployment) -> Iterable[Hit]:
+    if deployment.backend == "llmapi" and deployment.speculation and deployment.speculation.adaptive:
+        yield hit("speculation.adaptive")
+
+
+def _padding(deployment: Deployment) -> Iterable[Hit]:
+    if deployment.backend == "llmapi" and deployment.speculation and deployment.speculation.pad_draft_vocab:
+        yield hit("speculation.pad_draft_vocab")
+
+
+def _draft_as_target(deployment: Deployment) -> Iterable[Hit]:
+    draft, target = deployment.config.draft, deployment.config.target
+    if deployment.backend != "llmapi" or draft is None:
+        return
+    if draft.revision is not None:
+        yield hit("draft.revision", what="a revision of its own")
+    if draft.dtype != target.dtype:
+        yield hit("draft.dtype", what=f"dtype {draft.dtype} beside the target's {target.dtype}")
+
+
+def _other_weights(deployment: Deployment) -> Iterable[Hit]:
+    """The PyTorch backend loads weights as they are stored; a build quantises those that are stored unquantised."""
+    if deployment.backend != "llmapi":
+        return
+    for role, stored in deployment.stored.items():
+        asked = deployment.config.models[role].quantization
+        is_made = stored == "none" and asked in HF_QUANTIZATIONS
+        if stored != asked and not is_made:
+            yield hit(f"{role}.quantization", role=role, stored=stored, asked=asked, made=", ".join(HF_QUANTIZATIONS))
 
 
 LLMAPI_RULES: tuple[Rule[Deployment], ...] = (
@@ -98,5 +130,49 @@ LLMAPI_RULES: tuple[Rule[Deployment], ...] = (
         source="llm_args.py: KvCacheConfig.tokens_per_block",
         find=_block_size,
         example=hit("kv_cache.block_size", version="1.0.0", block_size=64, fixed=32),
+    ),
+    Rule(
+        code="LLMAPI-ADAPTIVE",
+        severity="error",
+        looks_at="YAML",
+        when="backend llmapi with speculation.adaptive",
+        cause="the LLM API drafts with a fixed length",
+        fix="write adaptive: false, or use backend: engine",
+        source="llm_args.py: max_draft_len",
+        find=_adaptive,
+        example=hit("speculation.adaptive"),
+    ),
+    Rule(
+        code="LLMAPI-PADDING",
+        severity="error",
+        looks_at="YAML",
+        when="backend llmapi with pad_draft_vocab",
+        cause="the LLM API compares token ids only, and takes the draft as it is",
+        fix="write pad_draft_vocab: false, or use backend: engine",
+        source="llm_args.py: DraftTargetDecodingConfig",
+        find=_padding,
+        example=hit("speculation.pad_draft_vocab"),
+    ),
+    Rule(
+        code="LLMAPI-DRAFT",
+        severity="error",
+        looks_at="YAML",
+        when="backend llmapi with a revision or a dtype for the draft alone",
+        cause="the LLM API takes revision and dtype of the target only; the draft asks for {what}",
+        fix="give the draft as a folder, and write the target's dtype",
+        source="llm_args.py: DraftTargetDecodingConfig names a path and nothing else",
+        find=_draft_as_target,
+        example=hit("draft.dtype", what="dtype float16 beside the target's bfloat16"),
+    ),
+    Rule(
+        code="LLMAPI-QUANT",
+        severity="error",
+        looks_at="YAML",
+        when="backend llmapi, and the weights are stored in another format than asked for, from which that is not made",
+        cause="the {role}'s weights are stored as {stored}, and no {asked} is made of them for the LLM API",
+        fix="write {role}.quantization: {stored}, or give an unquantised checkpoint and one of {made}",
+        source="the PyTorch backend loads weights as they are stored (hf_quant_config.json)",
+        find=_other_weights,
+        example=hit("target.quantization", role="target", stored="fp8", asked="nvfp4", made="fp8, nvfp4"),
     ),
 )

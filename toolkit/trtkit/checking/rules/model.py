@@ -1,16 +1,11 @@
-"""Rules about one model against how it is to be cut, stored and served. Knows no tokenizer and no KV cache."""
+"""Rules about one model against how it is to be cut and served. Knows no tokenizer, weight format or KV cache."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from trtkit.checking.deployment import Deployment
 from trtkit.checking.rule import Hit, Rule, hit
-from trtkit.checkpoints.model_spec import ModelSpec
-from trtkit.checkpoints.weight_only_layout import TILE_ROWS
-from trtkit.config.schema import Model
 from trtkit.conversion.parallelism import legal_tensor_parallel, why_not_tensor_parallel
 from trtkit.engines.release import parse_version
-from trtkit.planning.split import Split
-from trtkit.planning.tensors import rank_tensors
 
 # Architecture -> first release whose engine flow builds it (release notes); the others are older than 0.17.
 _ENGINE_SINCE = {"Gemma3ForCausalLM": "0.19.0", "Qwen3ForCausalLM": "1.0.0", "Qwen3MoeForCausalLM": "1.0.0"}
@@ -25,7 +20,7 @@ def _absent(deployment: Deployment) -> Iterable[Hit]:
 
 
 def _tensor_parallel(deployment: Deployment) -> Iterable[Hit]:
-    for role, model, spec in _known(deployment):
+    for role, model, spec in deployment.known():
         reason = why_not_tensor_parallel(spec, model.tensor_parallel, model.expert_parallel)
         if reason is not None:
             legal = legal_tensor_parallel(spec)
@@ -39,38 +34,23 @@ def _tensor_parallel(deployment: Deployment) -> Iterable[Hit]:
 
 
 def _pipeline_parallel(deployment: Deployment) -> Iterable[Hit]:
-    for role, model, spec in _known(deployment):
+    for role, model, spec in deployment.known():
         if model.pipeline_parallel > spec.num_layers:
             yield hit(f"{role}.pipeline_parallel", role=role, stages=model.pipeline_parallel, layers=spec.num_layers)
 
 
 def _expert_parallel(deployment: Deployment) -> Iterable[Hit]:
-    for role, model, spec in _known(deployment):
+    for role, model, spec in deployment.known():
         experts = spec.moe.num_experts if spec.moe else 0
         if model.expert_parallel > 1 and (not experts or experts % model.expert_parallel):
             yield hit(f"{role}.expert_parallel", role=role, ep=model.expert_parallel, experts=experts)
-
-
-def _tiles(deployment: Deployment) -> Iterable[Hit]:
-    if deployment.backend == "llmapi":
-        return
-    for role, model, spec in _known(deployment):
-        split = Split(model.tensor_parallel, model.pipeline_parallel, model.expert_parallel)
-        divisible = why_not_tensor_parallel(spec, split.tensor, split.expert) is None
-        if not model.quantization.endswith("weight_only") or not divisible:
-            continue
-        linear = (tensor for tensor in rank_tensors(spec, split, 0) if tensor.kind in ("linear", "expert"))
-        odd = next((tensor for tensor in linear if any(size % TILE_ROWS for size in tensor.shape[-2:])), None)
-        if odd is not None:
-            shape = " x ".join(map(str, odd.shape[-2:]))
-            yield hit(f"{role}.quantization", role=role, name=odd.name, shape=shape, tile=TILE_ROWS)
 
 
 def _release(deployment: Deployment) -> Iterable[Hit]:
     release = deployment.release
     if deployment.backend != "engine" or release is None:
         return
-    for role, _, spec in _known(deployment):
+    for role, _, spec in deployment.known():
         since = _ENGINE_SINCE.get(spec.architecture)
         if since is not None and release.order < (parse_version(since) or ()):
             yield hit("tensorrt_llm", role=role, architecture=spec.architecture, since=since, version=release.version)
@@ -91,15 +71,9 @@ def _float32_draft_target(deployment: Deployment) -> Iterable[Hit]:
 
 
 def _narrower_range(deployment: Deployment) -> Iterable[Hit]:
-    for role, model, spec in _known(deployment):
+    for role, model, spec in deployment.known():
         if spec.dtype == "bfloat16" and model.dtype == "float16":
             yield hit(f"{role}.dtype", role=role)
-
-
-def _known(deployment: Deployment) -> Iterator[tuple[str, Model, ModelSpec]]:
-    """(role, what the YAML says, what config.json says) of every model that could be read."""
-    for role, spec in deployment.specs.items():
-        yield role, deployment.config.models[role], spec
 
 
 MODEL_RULES: tuple[Rule[Deployment], ...] = (
@@ -152,19 +126,6 @@ MODEL_RULES: tuple[Rule[Deployment], ...] = (
         source="mapping.py: moe_ep_size; experts per rank are contiguous blocks",
         find=_expert_parallel,
         example=hit("target.expert_parallel", role="target", ep=3, experts=8),
-    ),
-    Rule(
-        code="QUANT-TILES",
-        severity="error",
-        looks_at="YAML",
-        when="weight-only INT8 or INT4, and a rank's part of a linear layer is no multiple of the kernels' tiles",
-        cause="{name} of the {role} is {shape} per rank; weight-only kernels need multiples of {tile}",
-        fix="use a smaller tensor_parallel, or another quantization",
-        source="tiles of the weight-only kernels",
-        find=_tiles,
-        example=hit(
-            "target.quantization", role="target", name="transformer.layers.0.mlp.fc.weight", shape="80 x 128", tile=64
-        ),
     ),
     Rule(
         code="MODEL-VERSION",

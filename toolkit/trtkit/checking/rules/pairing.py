@@ -6,6 +6,7 @@ from trtkit.checking.deployment import Deployment
 from trtkit.checking.rule import Hit, Rule, hit
 from trtkit.checking.rules.tokenizer_range import tokenizer_beyond_model
 from trtkit.checkpoints.pair import show
+from trtkit.conversion.options import MODELOPT_QUANTIZATIONS
 
 _SHOWN_IDS = 5
 _DRAFT = "draft.checkpoint"
@@ -54,15 +55,34 @@ def _only_target(deployment: Deployment) -> Iterable[Hit]:
 
 
 def _sizes_for_logits(deployment: Deployment) -> Iterable[Hit]:
-    sizes = _sizes(deployment)
-    if sizes is not None and deployment.speculation and deployment.speculation.acceptance == "logits":
-        yield hit("speculation.acceptance", draft=sizes[0], target=sizes[1])
+    sizes, speculation = _sizes(deployment), deployment.speculation
+    if sizes is None or speculation is None or speculation.acceptance != "logits":
+        return
+    draft, target = sizes
+    # Padding gives the draft rows; a draft with more rows than its target would need them taken away.
+    padding = f"pad_draft_vocab: true (a draft head of {target} rows), or " if draft < target else ""
+    if not (speculation.pad_draft_vocab and padding):
+        yield hit("speculation.acceptance", draft=draft, target=target, padding=padding)
 
 
-def _sizes_for_tokens(deployment: Deployment) -> Iterable[Hit]:
-    sizes = _sizes(deployment)
-    if sizes is not None and deployment.speculation and deployment.speculation.acceptance == "token":
-        yield hit(_DRAFT, draft=sizes[0], target=sizes[1])
+def _padded_by_modelopt(deployment: Deployment) -> Iterable[Hit]:
+    """The conversion pads what it quantises itself."""
+    draft, speculation = deployment.config.draft, deployment.speculation
+    if draft is None or speculation is None or not speculation.pad_draft_vocab or deployment.backend == "llmapi":
+        return
+    if draft.quantization in MODELOPT_QUANTIZATIONS:
+        yield hit("speculation.pad_draft_vocab", quantization=draft.quantization)
+
+
+def _sizes_differ(deployment: Deployment) -> Iterable[Hit]:
+    sizes, speculation = _sizes(deployment), deployment.speculation
+    if sizes is None or speculation is None:
+        return
+    draft, target = sizes
+    if speculation.pad_draft_vocab and draft < target:
+        yield hit(_DRAFT, draft=draft, target=target, why=f"pad_draft_vocab gives the draft {target}")
+    elif speculation.acceptance == "token":
+        yield hit(_DRAFT, draft=draft, target=target, why="acceptance: token compares ids only")
 
 
 def _sizes(deployment: Deployment) -> tuple[int, int] | None:
@@ -163,23 +183,39 @@ PAIR_RULES: tuple[Rule[Deployment], ...] = (
         code="PAIR-VOCAB",
         severity="error",
         looks_at="pair",
-        when="acceptance: logits with different vocabulary sizes",
+        when="acceptance: logits with different vocabulary sizes, and the draft's is not padded to the target's",
         cause="logits of {draft} entries (draft) cannot be compared with logits of {target} entries (target)",
-        fix="write acceptance: token; pad_draft_vocab: true (a draft head of {target} rows) is not in this version",
+        fix="write {padding}acceptance: token",
         source="TensorRT-LLM issue #2789",
         find=_sizes_for_logits,
-        example=hit("speculation.acceptance", draft=151936, target=152064),
+        example=hit(
+            "speculation.acceptance",
+            draft=151936,
+            target=152064,
+            padding="pad_draft_vocab: true (a draft head of 152064 rows), or ",
+        ),
+    ),
+    Rule(
+        code="PAIR-PADDING",
+        severity="error",
+        looks_at="pair",
+        when="pad_draft_vocab with a draft that nvidia-modelopt quantises",
+        cause="the draft is {quantization}: nvidia-modelopt exports it, and trtkit pads only what it quantises itself",
+        fix="write draft.quantization: none, fp8 or int8_weight_only, or acceptance: token without padding",
+        source="trtkit's conversion",
+        find=_padded_by_modelopt,
+        example=hit("speculation.pad_draft_vocab", quantization="int4_awq"),
     ),
     Rule(
         code="PAIR-PADDED",
         severity="note",
         looks_at="pair",
-        when="acceptance: token with vocabulary sizes that differ by padding",
+        when="vocabulary sizes that differ by padding, with acceptance: token or with pad_draft_vocab",
         cause="the vocabularies have {draft} (draft) and {target} (target) rows; the ids in use agree",
-        fix="nothing to do; acceptance: token compares ids only",
+        fix="nothing to do; {why}",
         source="Qwen pads 151646 ids to 151936 or 152064",
-        find=_sizes_for_tokens,
-        example=hit(_DRAFT, draft=151936, target=152064),
+        find=_sizes_differ,
+        example=hit(_DRAFT, draft=151936, target=152064, why="acceptance: token compares ids only"),
     ),
     tokenizer_beyond_model(_tokenizer_beyond_model, hit("target.checkpoint", role="target", largest=32016, size=32000)),
     Rule(

@@ -180,6 +180,13 @@ def test_the_runtimes_own_sinks_are_written_and_rolling_ones_are_not() -> None:
     [
         ({"speculation": {"kind": "draft_target", "max_draft_len": 7}}, "max_draft_len", "7"),
         (
+            {"speculation": {"kind": "draft_target", "max_draft_len": 4, "acceptance": "logits"}},
+            "use_draft_logits",
+            "true",
+        ),
+        ({}, "use_draft_logits", "false"),
+        ({}, "vocab_size", "49152"),
+        (
             {"speculation": {"kind": "draft_target", "max_draft_len": 4, "adaptive": True}},
             "adaptive_draft_length",
             "true",

@@ -14,7 +14,17 @@ OPTIONS = ServerOptions(load_timeout_s=60, num_threads=1)
 
 @pytest.fixture(scope="session")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_build(tmp_path_factory.mktemp("tiny"))
+    build = tiny_build(tmp_path_factory.mktemp("tiny"))
+    config = build / "model_repository" / "tensorrt_llm" / "config.pbtxt"
+    config.write_text(allow_beams(config.read_text(), 4))
+    return build
+
+
+def allow_beams(config: str, width: int) -> str:
+    """What a user edits who wants beams; a target that verifies drafts has none by default."""
+    before, key, after = config.partition('key: "max_beam_width"')
+    assert key
+    return before + key + after.replace('string_value: "1"', f'string_value: "{width}"', 1)
 
 
 @pytest.fixture(scope="session")

@@ -247,7 +247,9 @@ def test_malformed_tensors_are_refused_and_the_next_request_is_answered(server: 
         ({"input_ids": ("FP32", [[3, 4]])}, "input_ids"),
         ({"input_ids": ("INT32", [[[3, 4]]])}, "input_ids"),
         ({"no_such_input": ("INT32", [[1]])}, "no_such_input"),
-        ({"beam_width": ("INT32", [[2]])}, "beam_width"),
+        ({"beam_width": ("INT32", [[5]])}, "beam_width"),
+        ({"draft_input_ids": ("INT32", [[1, 2]]), "draft_logits": ("FP32", [[[0.0] * 9] * 2])}, "draft_logits"),
+        ({"embedding_bias": ("FP32", [[0.0] * 999])}, "embedding_bias"),
     ]
     with kserve_stream(server.endpoints.grpc) as stream:
         for change, named in bad:

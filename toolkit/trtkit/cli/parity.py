@@ -19,7 +19,7 @@ from trtkit.evaluate.parity_run import CheckOptions, check_parity, refuse_differ
 from trtkit.evaluate.record import ParityRecord
 from trtkit.evaluate.record_choice import PromptChoice, record_build
 from trtkit.evaluate.reports.junit import explain_case
-from trtkit.evaluate.reports.markdown import parity_summary
+from trtkit.evaluate.reports.markdown import diagnosis_lines, parity_summary
 from trtkit.evaluate.tolerance import Dtype
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -190,7 +190,9 @@ def render(document: Mapping[str, Any]) -> Group:
         table.add_row(prompt["name"], tokens, cases, Text("\n".join(reasons)))
     legend = Text.assemble(*((f"{verdict}  ", style) for verdict, style in _STYLES.items()))
     notes = [Text(f"left out {skipped['name']}: {skipped['reason']}") for skipped in document["skipped"]]
-    return Group(table, legend, *notes, Text(_acceptance(document)), Text(parity_summary(document), style="bold"))
+    faults = [Text(line, style="bold red") for line in diagnosis_lines(document)]
+    summary = Text(parity_summary(document), style="bold")
+    return Group(table, legend, *notes, Text(_acceptance(document)), *faults, summary)
 
 
 def _case_name(case: Mapping[str, Any]) -> str:

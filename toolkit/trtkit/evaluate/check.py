@@ -1,6 +1,6 @@
 """Runs the parity check: which requests are sent in which order, and what the answers add up to. Knows no protocol."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
@@ -9,11 +9,17 @@ from trtkit.errors import InputError
 from trtkit.evaluate.endpoint import Endpoint, EndpointRequest, Generation
 from trtkit.evaluate.parity import Comparison, Referee, Verdict, worst
 from trtkit.evaluate.record import RecordedAnswer
+from trtkit.evaluate.stop_word import StopWord, up_to_stop
 from trtkit.evaluate.text_answers import Decode, with_token_ids
 from trtkit.progress import OnProgress, Progress, silent
 
-Condition = Literal["cold", "repeated", "whole", "after-cancel", "concurrent"]
+Condition = Literal["cold", "repeated", "whole", "after-cancel", "stop-word", "concurrent"]
 _CANCEL_AFTER_TOKENS = 2
+STOP_SLACK = 2
+"""Tokens beyond a stop word that one response may bring along, besides a draft."""
+
+
+FindStop = Callable[[RecordedAnswer], StopWord | None]
 
 
 @dataclass(frozen=True)
@@ -21,13 +27,15 @@ class PlannedRequest:
     """One request of the check and the condition it is sent under.
 
     cold: the first one for its prompt. repeated: its prefix is in the cache. whole: not streamed. after-cancel: the
-    same request was sent before and given up in mid-stream. concurrent: together with other prompts.
-    draft_len 0 is speculation off, None what the deployment does by itself.
+    same request was sent before and given up in mid-stream. stop-word: with a word of the oracle's own answer, where it
+    must end. concurrent: together with other prompts. draft_len 0 is speculation off, None what the deployment does by
+    itself.
     """
 
     answer: RecordedAnswer
     draft_len: int | None
     condition: Condition
+    stop: StopWord | None = None
 
 
 @dataclass(frozen=True)
@@ -85,13 +93,17 @@ class CheckResult:
 
 
 def plan_requests(
-    answers: Sequence[RecordedAnswer], draft_lens: Sequence[int | None], *, served: bool = True
+    answers: Sequence[RecordedAnswer],
+    draft_lens: Sequence[int | None],
+    *,
+    served: bool = True,
+    find_stop: FindStop | None = None,
 ) -> Iterator[PlannedRequest]:
     """Each prompt with every draft length, then once more with the first of them when that one drafts.
 
     Which draft length meets the prompt cold changes from prompt to prompt, so that every one of them does. On a server
-    the first prompt of each group is also asked whole and after a cancelled request, and at the end all prompts are
-    concurrent.
+    the first prompt of each group is also asked whole, after a cancelled request, and with the stop word that find_stop
+    gives it, if it does; at the end all prompts are concurrent.
     """
     last: list[PlannedRequest] = []
     groups: set[str] = set()
@@ -104,6 +116,8 @@ def plan_requests(
         if served and answer.group not in groups:
             yield PlannedRequest(answer, first, "whole")
             yield PlannedRequest(answer, first, "after-cancel")
+            if find_stop is not None and (stop := find_stop(answer)) is not None:
+                yield PlannedRequest(answer, first, "stop-word", stop)
         groups.add(answer.group)
         last.append(PlannedRequest(answer, first, "concurrent"))
     yield from last if served else ()
@@ -113,7 +127,8 @@ def plan_requests(
 class CheckRun:
     """One check of one endpoint: at most max_new_tokens per answer, up to `concurrency` requests at once.
 
-    decode is the oracle's tokenizer, for endpoints that answer with text alone.
+    decode is the oracle's tokenizer, for endpoints that answer with text alone. streams False: a deployment that sends
+    every answer whole.
     """
 
     endpoint: Endpoint
@@ -121,6 +136,7 @@ class CheckRun:
     max_new_tokens: int
     concurrency: int = 1
     decode: Decode | None = None
+    streams: bool = True
 
     def run(self, requests: Sequence[PlannedRequest], on_progress: OnProgress = silent) -> CheckResult:
         """Send the requests and judge every answer, the concurrent ones last.
@@ -144,9 +160,18 @@ class CheckRun:
                 answer.text, self.max_new_tokens, draft_len, cancel_after_tokens=_CANCEL_AFTER_TOKENS
             )
             self.endpoint.generate(given_up)
-        request = EndpointRequest(answer.text, self.max_new_tokens, draft_len, stream=planned.condition != "whole")
+        stop = planned.stop
+        request = EndpointRequest(
+            answer.text,
+            self.max_new_tokens,
+            draft_len,
+            stream=self.streams and planned.condition != "whole",
+            stop_words=(stop.word,) if stop is not None else (),
+        )
         got = self._with_ids(answer, self.endpoint.generate(request))
-        comparison = self.referee.compare(answer, got, self.max_new_tokens)
+        if stop is not None:
+            got = up_to_stop(got, stop, STOP_SLACK + (draft_len or 0))
+        comparison = self.referee.compare(answer, got, stop.num_tokens if stop is not None else self.max_new_tokens)
         return CheckedCase(answer.name, answer.group, draft_len, planned.condition, comparison, got)
 
     def _with_ids(self, answer: RecordedAnswer, got: Generation) -> Generation:

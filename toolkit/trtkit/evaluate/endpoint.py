@@ -9,8 +9,8 @@ class EndpointRequest:
     """One request, greedy unless temperature is above 0: then it samples from the whole vocabulary with this seed.
 
     draft_len 0 switches speculation off, None leaves it to the deployment. stream False asks for one response.
-    cancel_after_tokens gives the request up once so many tokens have come; the answer then holds those that came until
-    it ended.
+    The text ends before the first of stop_words. cancel_after_tokens gives the request up once so many tokens have
+    come; the answer then holds those that came until it ended.
     """
 
     text: str
@@ -20,6 +20,7 @@ class EndpointRequest:
     cancel_after_tokens: int | None = None
     temperature: float = 0.0
     seed: int | None = None
+    stop_words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Generation:
 
     num_passes counts the target's passes, num_prompt_tokens what the deployment made of the text, num_reused_blocks
     the blocks of the KV cache that it found filled. text is the answer of a deployment that tells no token ids.
+    is_streamed says that each arrival is one step of the deployment.
     """
 
     token_ids: tuple[int, ...]
@@ -47,6 +49,7 @@ class Generation:
     num_prompt_tokens: int | None = None
     num_reused_blocks: int | None = None
     text: str | None = None
+    is_streamed: bool = True
 
 
 @dataclass(frozen=True)

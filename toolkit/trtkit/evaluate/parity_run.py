@@ -12,7 +12,7 @@ from trtkit import __version__
 from trtkit.artifacts import disk_error, write_text
 from trtkit.builds import Build
 from trtkit.errors import DifferenceError, InputError
-from trtkit.evaluate.check import CheckResult, CheckRun, plan_requests
+from trtkit.evaluate.check import STOP_SLACK, CheckResult, CheckRun, FindStop, plan_requests
 from trtkit.evaluate.deployment import Target, identified, open_endpoint, refuse_drafts_without_draft
 from trtkit.evaluate.endpoint import Endpoint
 from trtkit.evaluate.libraries import require_oracle_libraries
@@ -20,10 +20,11 @@ from trtkit.evaluate.parity import Referee
 from trtkit.evaluate.record import ParityRecord
 from trtkit.evaluate.record_choice import Expectation, PromptChoice, expect_of_build, expect_of_file
 from trtkit.evaluate.reports.junit import parity_junit
-from trtkit.evaluate.reports.markdown import parity_markdown, parity_summary
+from trtkit.evaluate.reports.markdown import diagnosis_lines, parity_markdown, parity_summary
 from trtkit.evaluate.reports.parity_document import ParityContext, parity_document
 from trtkit.evaluate.reports.parity_html import parity_html
 from trtkit.evaluate.sources import unchanged_source
+from trtkit.evaluate.stop_word import find_stop_word
 from trtkit.evaluate.text_answers import Decode
 from trtkit.evaluate.tolerance import Dtype, NumericProfile, loses_bits
 from trtkit.progress import OnProgress, silent
@@ -67,10 +68,18 @@ def check_parity(
     target = identified(target)
     header = expected.record.header
     referee = Referee(header, _profile(target, options, expected.record))
-    requests = list(plan_requests(expected.answers, _draft_lens(target, options), served=not options.in_process))
+    decode = _decoder(target, options)
+    requests = list(
+        plan_requests(
+            expected.answers,
+            _draft_lens(target, options),
+            served=not options.in_process,
+            find_stop=_stop_finder(target, decode),
+        )
+    )
     with _endpoint(target, options, header.end_ids, clock_ns, on_progress) as endpoint:
-        decode = _decoder(target, options)
-        run = CheckRun(endpoint, referee, expected.max_new_tokens, _concurrency(target), decode)
+        streams = target.build is None or target.build.config.serving.streaming
+        run = CheckRun(endpoint, referee, expected.max_new_tokens, _concurrency(target), decode, streams)
         result = run.run(requests, on_progress)
     if target.build is not None and options.replay and options.record is None and result.count("near-tie"):
         result = _follow(result, expected, target.build, referee, on_progress)
@@ -95,7 +104,7 @@ def refuse_difference(document: dict[str, Any], min_identical: float = 0.0) -> N
     """
     if document["verdict"] == "different":
         raise DifferenceError(
-            parity_summary(document),
+            "\n".join([parity_summary(document), *diagnosis_lines(document)]),
             "see the first difference of each prompt in the report; a fault in weights or tokenizer shows early and in "
             "every prompt (trtkit parity checkpoint says where), one in caching or speculation only in requests that "
             "are repeated or have a draft length",
@@ -170,6 +179,14 @@ def _decoder(target: Target, options: CheckOptions) -> Decode | None:
         return None
     tokenizer = TextTokenizer.load(folder)
     return lambda token_ids: tokenizer.decode(token_ids, skip_special_tokens=True)
+
+
+def _stop_finder(target: Target, decode: Decode | None) -> FindStop | None:
+    """Stop words are asked of trtkit's own models; their answers end with the token that completes the word."""
+    if decode is None or target.is_foreign:
+        return None
+    slack = STOP_SLACK + (target.build.config.max_draft_len if target.build is not None else STOP_SLACK)
+    return lambda answer: find_stop_word(answer, decode, slack)
 
 
 def _out(target: Target, options: CheckOptions) -> Path:

@@ -71,6 +71,7 @@ class ReferenceEndpoint:
             num_draft_tokens=outcomes.num_draft_tokens,
             num_accepted_tokens=outcomes.num_accepted_tokens,
             num_prompt_tokens=len(prompt_ids),
+            is_streamed=False,
         )
 
     def _answer(self, request: GenerationRequest, draft_len: int) -> SpeculativeAnswer:

@@ -24,7 +24,8 @@ def follow_near_ties(
 ) -> CheckResult:
     """The result with every near-tie judged to the end of its answer; one pass of the oracle per distinct answer."""
     prompts = {answer.name: answer.prompt_ids for answer in answers}
-    ties = [case for case in result.cases if case.comparison.verdict == "near-tie"]
+    # An answer that a stop word ended has no end that could be followed to.
+    ties = [case for case in result.cases if case.comparison.verdict == "near-tie" and case.condition != "stop-word"]
     followed: dict[tuple[str, tuple[int, ...]], Comparison] = {}
     for done, case in enumerate(ties):
         on_progress(Progress("replay", done, len(ties), "near-ties"))

@@ -32,7 +32,8 @@ class TritonEndpoint:
             chunks.append(chunk)
             if request.cancel_after_tokens is not None and _count(chunks) >= request.cancel_after_tokens:
                 answer.cancel()
-        return generation_of(answer.sent_ns, chunks, is_complete=request.cancel_after_tokens is None)
+        generation = generation_of(answer.sent_ns, chunks, is_complete=request.cancel_after_tokens is None)
+        return replace(generation, is_streamed=request.stream)
 
 
 def message_request(request: EndpointRequest) -> GenerateRequest:
@@ -44,6 +45,7 @@ def message_request(request: EndpointRequest) -> GenerateRequest:
         stream=request.stream,
         temperature=request.temperature,
         seed=request.seed,
+        stop_words=request.stop_words,
         wants_cache_figures=True,
     )
 

@@ -9,6 +9,7 @@ from trtkit.evaluate.reports.junit import explain_case
 def parity_markdown(document: Mapping[str, Any]) -> str:
     """Verdict, counts, every divergence, and how to do it again."""
     lines = [f"## Parity of {document['deployment']}: {document['verdict']}", "", parity_summary(document), ""]
+    lines += [f"- **{line}**" for line in diagnosis_lines(document)]
     differences = [
         (prompt["name"], case["draft_len"], case["condition"], case["verdict"], text)
         for prompt in document["prompts"]
@@ -34,6 +35,11 @@ def parity_summary(document: Mapping[str, Any]) -> str:
         f"{document['near_tie']} near-tie, {document['different']} different ({document['num_requests']} requests"
     )
     return text + (f", {len(document['skipped'])} prompts left out)" if document["skipped"] else ")")
+
+
+def diagnosis_lines(document: Mapping[str, Any]) -> list[str]:
+    """What the differences point at, one line per fault."""
+    return [f"{found['fault']}: {found['evidence']}" for found in document["diagnosis"]]
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:

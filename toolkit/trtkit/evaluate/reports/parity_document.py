@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trtkit.evaluate.check import CheckedCase, CheckResult
+from trtkit.evaluate.diagnosis import diagnose
 from trtkit.evaluate.parity import Divergence
 from trtkit.evaluate.record import RecordHeader, SkippedPrompt
 from trtkit.evaluate.tolerance import DEVIATIONS, NumericProfile
@@ -33,9 +34,11 @@ class ParityContext:
 def parity_document(result: CheckResult, context: ParityContext) -> dict[str, Any]:
     """Every figure of one check, verdicts first."""
     verdicts = result.verdicts
+    found = diagnose(result, context.max_new_tokens)
     return {
         "schema": SCHEMA,
-        "verdict": result.verdict,
+        "verdict": "different" if found else result.verdict,
+        "diagnosis": [asdict(each) for each in found],
         "identical": result.count("identical"),
         "near_tie": result.count("near-tie"),
         "different": result.count("different"),

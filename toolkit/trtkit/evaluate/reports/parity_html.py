@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trtkit.evaluate.reports.junit import explain_case
-from trtkit.evaluate.reports.markdown import parity_summary
+from trtkit.evaluate.reports.markdown import diagnosis_lines, parity_summary
 from trtkit.evaluate.reports.page import COLORS, Cell, Part, bar, code, ending, heading, page, paragraph, table
 
 
@@ -16,6 +16,8 @@ def parity_html(document: Mapping[str, Any]) -> str:
 def _parity_sections(document: Mapping[str, Any]) -> Iterator[str]:
     yield heading(f"Parity of {document['deployment']}", 1)
     yield paragraph(parity_summary(document), document["verdict"])
+    for line in diagnosis_lines(document):
+        yield paragraph(line, "different")
     yield heading("Where answers part")
     yield paragraph("One bar per request: tokens that agree, then what follows a near-tie or a difference.", "muted")
     yield table(

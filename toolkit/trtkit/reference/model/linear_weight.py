@@ -17,7 +17,7 @@ class LinearWeight:
     """y = round(x * pre_scale) W^T * scale * row scale + bias.
 
     O outputs, I inputs.
-        weight     [O, I] in the model's dtype: values, or codes that it holds exactly
+        weight     [O, I] values in the model's dtype, or codes in one that holds them exactly
         scale      [O] float32, or None for values
         pre_scale  [I] in the model's dtype, or None
         rounding   how inputs become codes, or None

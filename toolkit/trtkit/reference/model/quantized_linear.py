@@ -1,7 +1,7 @@
 """LinearWeights become functions: inputs rounded to codes, codes multiplied, the product scaled. Knows no formats.
 
-The product of codes runs through the same kernels as any other layer, in the model's dtype, which holds codes exactly.
-Its sum is accumulated in float32, rounded to that dtype, scaled in float32 and rounded again.
+The product of codes runs through the same kernels as any other layer, in the model's dtype, which holds codes exactly
+(float32 for float16). Its sum is accumulated in float32, rounded to that dtype, scaled in float32 and rounded again.
 """
 
 from collections.abc import Sequence
@@ -42,11 +42,12 @@ def _make_one(weight: LinearWeight, bias: Tensor | None, *, packed: bool) -> Lin
     if weight.rounding is None:
         return _with_pre_scale(weight.pre_scale, make_linear(weight.weight, bias, packed=packed))
     product, rounding, scale = make_linear(weight.weight, None, packed=packed), weight.rounding, weight.scale
+    dtype = weight.weight.dtype
     wide_bias = None if bias is None else bias.float()
 
     def run(x: Tensor) -> Tensor:
         codes, row_scale = rounding(x)
-        y = product(codes).float()
+        y = product(codes.to(dtype)).float()
         y = y if scale is None else y.mul_(scale) if row_scale is None else y.mul_(scale).mul_(row_scale)
         return (y if wide_bias is None else y.add_(wide_bias)).to(x.dtype)
 

@@ -32,7 +32,7 @@ def pairs_as_neighbours(rows: Tensor, head_dim: int, rotated_dim: int) -> Tensor
     """
     turning = torch.arange(rotated_dim).view(2, -1).T.flatten()
     order = torch.cat([turning, torch.arange(rotated_dim, head_dim)])
-    return rows.view(-1, head_dim, *rows.shape[1:])[:, order].view(rows.shape)
+    return rows.reshape(-1, head_dim, *rows.shape[1:])[:, order].reshape(rows.shape)
 
 
 def rotate(heads: Tensor, rotation: Tensor) -> Tensor:

@@ -62,13 +62,13 @@ class Shards:
         layers = []
         for expert in range(moe.num_experts):
             members = held[expert // per_group :: width]
-            parts = [self._decode(stem, _of_expert(part, expert % per_group)) for part in members]
+            parts = [self._decode(stem, _of_expert(part, expert % per_group), is_expert=True) for part in members]
             layers.append(self._join(stem, parts, shape, cut))
         return layers
 
-    def _decode(self, stem: str, tensors: Mapping[str, Tensor]) -> LinearWeight:
+    def _decode(self, stem: str, tensors: Mapping[str, Tensor], *, is_expert: bool = False) -> LinearWeight:
         try:
-            return decode(Stored(tensors, self._config.quantization, self._dtype))
+            return decode(Stored(tensors, self._config.quantization, self._dtype, is_expert))
         except KeyError as missing:
             raise self.files.error(f"the files lack {stem}.{missing.args[0]}", "REF-TENSOR") from None
         except ValueError as error:

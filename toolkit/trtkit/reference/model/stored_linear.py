@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trtkit.checkpoints.weight_only_layout import Bits, unpack_weight_only
+from trtkit.checkpoints.weight_only_layout import Bits, layout_arch, unpack_weight_only
 from trtkit.reference.model.config import QuantConfig
 from trtkit.reference.model.linear_weight import LinearWeight
 from trtkit.reference.model.rounding import E4M3_MAX, Fp4PerBlock, Fp8PerTensor, Fp8PerToken, Int8PerTensor, decode_e2m1
@@ -27,11 +27,17 @@ _SCALES = ("per_channel_scale", "weights_scaling_factor")
 
 
 class Stored(NamedTuple):
-    """tensors by ending, of one matrix; dtype is the model's."""
+    """tensors by ending, of one matrix; dtype is the model's. is_expert: it stood in a stack of experts."""
 
     tensors: Mapping[str, Tensor]
     quantization: QuantConfig
     dtype: torch.dtype
+    is_expert: bool = False
+
+    @property
+    def codes_dtype(self) -> torch.dtype:
+        """What codes are multiplied in. Sums of products of codes overflow float16 before they are scaled."""
+        return torch.float32 if self.dtype == torch.float16 else self.dtype
 
     def scalar(self, ending: str) -> float:
         """A tensor of one element."""
@@ -54,13 +60,13 @@ def _fp8(stored: Stored) -> LinearWeight:
     """w = e4m3 * weights_scaling_factor, x = e4m3 * activation_scaling_factor, one of each for the matrix."""
     codes, input_scale = _e4m3_codes(stored.tensors["weight"]), stored.scalar("activation_scaling_factor")
     scale = stored.tensors["weights_scaling_factor"].float() * input_scale
-    return LinearWeight(codes.to(stored.dtype), scale.expand(len(codes)), rounding=Fp8PerTensor(input_scale))
+    return LinearWeight(codes.to(stored.codes_dtype), scale.expand(len(codes)), rounding=Fp8PerTensor(input_scale))
 
 
 def _fp8_rowwise(stored: Stored) -> LinearWeight:
     """w = e4m3 * per_channel_scale, one per output; inputs are scaled token by token."""
     codes, scale = _e4m3_codes(stored.tensors["weight"]), stored.tensors["per_channel_scale"].float()
-    return LinearWeight(codes.to(stored.dtype), scale.flatten(), rounding=Fp8PerToken(stored.quantization.clamp))
+    return LinearWeight(codes.to(stored.codes_dtype), scale.flatten(), rounding=Fp8PerToken(stored.quantization.clamp))
 
 
 def _int8_weight_only(stored: Stored) -> LinearWeight:
@@ -76,9 +82,10 @@ def _weight_only(stored: Stored, bits: Bits) -> LinearWeight:
     arch = stored.quantization.weight_only_arch
     if arch is None:
         raise ValueError("conversion.json, which says for which GPU the integers are ordered, is missing")
-    integers = torch.from_numpy(unpack_weight_only(stored.tensors["weight"].numpy(), bits, arch)).T
+    order = layout_arch(arch, experts=stored.is_expert)
+    integers = torch.from_numpy(unpack_weight_only(stored.tensors["weight"].numpy(), bits, order)).T
     scale = stored.tensors["per_channel_scale"].to(stored.dtype)
-    return LinearWeight(integers.to(stored.dtype) * scale[:, None])
+    return LinearWeight((integers.to(stored.dtype) * scale[:, None]).contiguous())
 
 
 def _int4_awq(stored: Stored) -> LinearWeight:
@@ -91,7 +98,7 @@ def _w4a8_awq(stored: Stored) -> LinearWeight:
     """The values of INT4-AWQ, rounded to e4m3 * weights_scaling_factor_2; inputs are e4m3 too."""
     outer, input_scale = stored.scalar("weights_scaling_factor_2"), stored.scalar("activation_scaling_factor")
     values = _grouped(stored, stored.tensors["weights_scaling_factor"].float()) / outer
-    codes = values.clamp_(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).to(stored.dtype)
+    codes = values.clamp_(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).to(stored.codes_dtype)
     scale = torch.full((len(codes),), outer * input_scale)
     return LinearWeight(codes, scale, _pre_scale(stored), Fp8PerTensor(input_scale))
 
@@ -100,7 +107,7 @@ def _smoothquant(stored: Stored) -> LinearWeight:
     """w = integer * weights_scaling_factor, one per output; x * prequant_scaling_factor = integer * input scale."""
     input_scale = stored.scalar("activation_scaling_factor")
     scale = stored.tensors["weights_scaling_factor"].float().flatten() * input_scale
-    codes = stored.tensors["weight"].to(stored.dtype)
+    codes = stored.tensors["weight"].to(stored.codes_dtype)
     return LinearWeight(codes, scale, _pre_scale(stored), Int8PerTensor(input_scale))
 
 
@@ -108,7 +115,7 @@ def _nvfp4(stored: Stored) -> LinearWeight:
     """w = e2m1 * e4m3 block scale * weights_scaling_factor_2, inputs alike; even inputs lie in the low half byte."""
     outer, input_scale = stored.scalar("weights_scaling_factor_2"), stored.scalar("activation_scaling_factor")
     values = decode_e2m1(_nibbles(stored.tensors["weight"]).flatten(1))
-    codes = _by_group(values, stored.tensors["weights_scaling_factor"].float()).to(stored.dtype)
+    codes = _by_group(values, stored.tensors["weights_scaling_factor"].float()).to(stored.codes_dtype)
     scale = torch.full((len(codes),), outer * input_scale)
     return LinearWeight(codes, scale, rounding=Fp4PerBlock(input_scale))
 

@@ -11,6 +11,7 @@ import tiny
 import torch
 from converted import read_tensors
 from reassembly import hf_tensors, to_float
+from tiny_gguf import write_gguf
 from trtkit.conversion.convert import convert_to
 from trtkit.conversion.options import ConversionOptions
 from trtkit.errors import CheckpointError
@@ -71,51 +72,6 @@ def test_code_in_a_pickle_is_not_run_even_when_pickles_are_allowed(tmp_path: Pat
     assert not trap.exists() and not (tmp_path / "out").exists()
 
 
-def write_gguf(path: Path, config: dict[str, Any], values: dict[str, Any]) -> None:
-    """A float32 GGUF file of a tiny Llama, with q and k in GGUF's own order of rotary pairs."""
-    import gguf
-
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(config["rope_theta"])
-    writer.add_vocab_size(config["vocab_size"])
-    names = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-    parts = {
-        "self_attn.q_proj": "attn_q",
-        "self_attn.k_proj": "attn_k",
-        "self_attn.v_proj": "attn_v",
-        "self_attn.o_proj": "attn_output",
-        "mlp.gate_proj": "ffn_gate",
-        "mlp.up_proj": "ffn_up",
-        "mlp.down_proj": "ffn_down",
-        "input_layernorm": "attn_norm",
-        "post_attention_layernorm": "ffn_norm",
-    }
-    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
-    for name, tensor in values.items():
-        module = name.removesuffix(".weight")
-        if module in names:
-            writer.add_tensor(f"{names[module]}.weight", tensor)
-            continue
-        _, _, layer, part = module.split(".", 3)
-        target = parts[part]
-        if target in heads:
-            rows, columns = tensor.shape
-            split = tensor.reshape(heads[target], 2, rows // heads[target] // 2, columns)
-            tensor = np.ascontiguousarray(split.swapaxes(1, 2).reshape(rows, columns))
-        writer.add_tensor(f"blk.{layer}.{target}.weight", tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
 def test_a_gguf_file_gives_the_same_weights(tmp_path: Path) -> None:
     source = tiny.tiny_checkpoint(tmp_path / "source")
     values = original(source)
@@ -126,6 +82,24 @@ def test_a_gguf_file_gives_the_same_weights(tmp_path: Path) -> None:
     assert not (tmp_path / ".out.source").exists()
     converted = hf_tensors(tmp_path / "out")
     assert all(np.array_equal(converted[name], values[name]) for name in values)
+
+
+def test_a_quantised_gguf_file_gives_what_its_codes_stand_for(tmp_path: Path) -> None:
+    source = tiny.tiny_checkpoint(tmp_path / "source")
+    values = original(source)
+    gguf_file = tmp_path / "model.gguf"
+    write_gguf(gguf_file, json.loads((source / "config.json").read_text()), values, quantized=True)
+    convert_to(gguf_file, tmp_path / "out", FLOAT32)
+    converted = hf_tensors(tmp_path / "out")
+    for name, exact in values.items():
+        error = np.abs(converted[name] - exact)
+        if exact.ndim == 1:
+            assert not error.any(), name
+            continue
+        # Codes of -127 .. 127 for 32 values each; the scale itself is float16.
+        blocks = np.abs(exact.reshape(-1, 32)).max(axis=1, keepdims=True)
+        half_step = np.broadcast_to(blocks / 127 * 0.6, (len(blocks), 32)).reshape(exact.shape)
+        assert error.any() and (error <= half_step).all(), name
 
 
 def test_a_damaged_gguf_file_is_named(tmp_path: Path) -> None:

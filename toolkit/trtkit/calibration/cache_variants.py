@@ -1,9 +1,9 @@
-"""The KV precisions whose price is measured: how each changes keys and values, and what it costs in bytes.
+"""The KV caches whose price is measured: how each changes keys and values, what it keeps, and what it costs in bytes.
 
 They are applied to what a layer puts into its cache, so that attention reads what a deployment would read back.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trtkit.calibration.bounded_attention import Bound
 from trtkit.calibration.errors import quantized
 from trtkit.calibration.number_formats import LARGEST, Format
 from trtkit.calibration.records import KEYS, VALUES, LayerRecord, TensorRecord
@@ -23,15 +24,19 @@ Change = Callable[[int, str, Tensor], Tensor]
 _BITS: Mapping[Format, int] = {"fp8": 8, "int8": 8, "int4": 4}
 _DYNAMIC_SCALE_BITS = 16
 GROUP_SIZE = 32
+SINK_TOKENS = 4
 
 
 @dataclass(frozen=True)
 class CacheVariant:
-    """One precision. bytes_per_token: all layers, keys and values, and scales that are stored with the tokens."""
+    """One precision, and what is kept. bytes_per_token: all layers, keys and values, and scales stored with the tokens,
+    over the tokens of the longest text.
+    """
 
     name: str
     bytes_per_token: int
     change: Change | None
+    bound: Bound | None = None
 
 
 def cache_variants(spec: ModelSpec, records: Iterable[LayerRecord], itemsize: int) -> tuple[CacheVariant, ...]:
@@ -73,6 +78,25 @@ def cache_variants(spec: ModelSpec, records: Iterable[LayerRecord], itemsize: in
         CacheVariant("int4", _bytes(spec, _BITS["int4"], _DYNAMIC_SCALE_BITS), per_token),
         CacheVariant("int4-groups", _bytes(spec, _BITS["int4"]), per_group),
     )
+
+
+def bounded_variants(variants: Sequence[CacheVariant], longest: int) -> tuple[CacheVariant, ...]:
+    """Half and a quarter of the longest text kept, by a window and by heavy hitters beside a window, after four sinks.
+
+    The unquantised cache gets all of these, the calibrated FP8 cache the windows.
+    """
+    found = []
+    for base in (variant for variant in variants if variant.name in ("unquantized", "fp8")):
+        for budget in (longest // 2, longest // 4):
+            rest = max(2, budget - SINK_TOKENS)
+            bounds = {f"window-{budget}": Bound(rest, SINK_TOKENS)}
+            if base.change is None:
+                bounds[f"heavy-{budget}"] = Bound(rest - rest // 2, SINK_TOKENS, rest // 2)
+            prefix = "" if base.change is None else f"{base.name}-"
+            for name, bound in bounds.items():
+                size = base.bytes_per_token * min(bound.budget_tokens, longest) // longest
+                found.append(CacheVariant(f"{prefix}{name}", size, base.change, bound))
+    return tuple(found)
 
 
 class ChangedCache:

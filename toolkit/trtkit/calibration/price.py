@@ -1,11 +1,14 @@
-"""Price: what one KV precision costs. The record only; price_pass.py measures it."""
+"""Price: what one KV cache costs in quality. The record only; price_pass.py measures it."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Price:
-    """One precision. kl: nats per token, from the unquantised cache's distribution; 0 for that itself."""
+    """One precision and bound. kl: nats per token, from the unquantised cache's distribution; 0 for that itself.
+
+    bytes_per_token: of a text as long as the longest that was priced; a bounded cache grows no further.
+    """
 
     name: str
     bytes_per_token: int

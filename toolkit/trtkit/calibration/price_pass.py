@@ -1,4 +1,4 @@
-"""Measures the price of KV precisions: perplexity, and KL divergence from the unquantised cache, on texts kept apart.
+"""Measures the price of KV caches: perplexity, and KL divergence from the unquantised whole one, on texts kept apart.
 
 One streaming pass as in collect.py, with the states of every precision side by side, and the head at the end. Every
 token is predicted from a cache that went through the precision, the token's own keys and values included.
@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from trtkit.calibration.bounded_attention import IMPLEMENTATION, register, set_bound
 from trtkit.calibration.cache_variants import CacheVariant, ChangedCache
 from trtkit.calibration.collect import PassOptions
 from trtkit.calibration.layer_source import LayerSource
@@ -29,18 +30,20 @@ def measure_prices(
     on_progress: OnProgress = silent,
 ) -> tuple[Price, ...]:
     """Run every variant over the samples; the first must be the unquantised one, which the others are held against."""
-    assert variants[0].change is None, "the first variant is the reference"
+    assert variants[0].change is None and variants[0].bound is None, "the first variant is the reference"
     spec = read_model_spec(checkpoint)
     dtype: torch.dtype = getattr(torch, options.dtype)
     ids = [torch.tensor(sample.token_ids) for sample in samples]
     with LayerSource(checkpoint, spec, dtype) as source:
-        skeleton = Skeleton(checkpoint, source, dtype, options.device)
+        register()
+        skeleton = Skeleton(checkpoint, source, dtype, options.device, attention=IMPLEMENTATION)
         first = skeleton.embed(ids)
         states = [list(first) for _ in variants]
         for number in range(spec.num_layers):
             filled = skeleton.filled(number, source.layer(number))
             for variant, own in zip(variants, states, strict=True):
                 cache = ChangedCache(number, variant.change)
+                set_bound(filled.layer, variant.bound)
                 own[:] = [filled.step(state.to(options.device), cache).cpu() for state in own]
             filled.release()
             on_progress(Progress("price", number + 1, spec.num_layers, "layers"))

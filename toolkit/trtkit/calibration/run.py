@@ -5,7 +5,7 @@ from pathlib import Path
 
 from trtkit import __version__
 from trtkit.artifacts import is_complete, key_of, stage_output
-from trtkit.calibration.cache_variants import cache_variants
+from trtkit.calibration.cache_variants import bounded_variants, cache_variants
 from trtkit.calibration.calibration_file import (
     FILE_NAME,
     ScaleOptions,
@@ -106,9 +106,10 @@ def calibrate(
 def _prices(
     checkpoint: Path, folder: Path, held_out: list[Sample], options: CalibrationOptions, on_progress: OnProgress
 ) -> tuple[Price, ...]:
-    """What each KV precision costs, with limits chosen by amax."""
+    """What each KV precision, window and heavy-hitter setting costs, with limits chosen by amax."""
     spec = read_model_spec(checkpoint)
     variants = cache_variants(spec, read_records(folder), itemsize_of(options.dtype))
+    variants += bounded_variants(variants, longest=max(len(sample.token_ids) for sample in held_out))
     return measure_prices(checkpoint, held_out, variants, PassOptions(options.dtype, options.device), on_progress)
 
 

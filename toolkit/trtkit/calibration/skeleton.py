@@ -89,13 +89,21 @@ class FilledLayer(nn.Module):
 
 
 class Skeleton:
-    """One checkpoint, one dtype, one device."""
+    """One checkpoint, one dtype, one device. attention: transformers' name of an implementation; None is its choice."""
 
-    def __init__(self, folder: Path, source: LayerSource, dtype: torch.dtype, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        source: LayerSource,
+        dtype: torch.dtype,
+        device: str = "cpu",
+        *,
+        attention: str | None = None,
+    ) -> None:
         self._source = source
         self._device = device
         self._dtype = dtype
-        self._base: Any = _empty_model(folder, dtype).base_model
+        self._base: Any = _empty_model(folder, dtype, attention).base_model
         self._stack = "layers" if hasattr(self._base, "layers") else "h"
         self._layers = list(getattr(self._base, self._stack))
         setattr(self._base, self._stack, nn.ModuleList())
@@ -184,13 +192,14 @@ class Skeleton:
         return nn.Parameter(tensor.to(self._device), requires_grad=False)
 
 
-def _empty_model(folder: Path, dtype: torch.dtype) -> Any:
+def _empty_model(folder: Path, dtype: torch.dtype, attention: str | None) -> Any:
     """The model, parameters on the meta device, buffers (rope) real. Raises CheckpointError CALIB-MODEL."""
     try:
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         auto: Any = transformers.AutoModelForCausalLM
         with init_empty_weights(include_buffers=False):
-            return auto.from_config(config, dtype=dtype, trust_remote_code=False).eval()
+            chosen = {} if attention is None else {"attn_implementation": attention}
+            return auto.from_config(config, dtype=dtype, trust_remote_code=False, **chosen).eval()
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise CheckpointError(
             f"transformers cannot make this model: {error}",

@@ -206,3 +206,12 @@ def test_not_a_number_ends_a_search_alone(tmp_path: Path) -> None:
     assert failed.finish_reason == "error" and isinstance(failed.error, RequestError)
     assert failed.error.code == "REQ-NAN"
     assert sum(len(output.token_ids) for output in outputs if output.request_id == "good") == 5
+
+
+def test_a_search_that_forbids_every_token_ends_alone(make_engine: MakeEngine, make_prompt: MakePrompt) -> None:
+    front = BeamEngine(make_engine())
+    front.submit(replace(ask(make_prompt(5), bad_words=tuple((token,) for token in range(97))), request_id="bad"))
+    front.submit(ask(make_prompt(6)))
+    outputs = {output.request_id: output for output in drain(front)}
+    assert outputs["bad"].error is not None and outputs["bad"].error.code == "REQ-SCORES"
+    assert outputs["a"].beams

@@ -14,7 +14,7 @@ from trtkit.reference.draft_target import generate_with_draft, speculate
 from trtkit.reference.engine import Engine
 from trtkit.reference.prompt_lookup import PromptLookup
 from trtkit.reference.proposal import EngineProposer, Proposal
-from trtkit.reference.request import GenerationRequest, Returns
+from trtkit.reference.request import GenerationRequest, Returns, StepOutput
 from trtkit.reference.sampling.params import SamplingParams
 
 MakeEngine = Callable[..., Engine]
@@ -279,3 +279,21 @@ def test_context_logits_of_a_chunked_prompt_come_whole(make_engine: MakeEngine, 
     assert [len(each) for each in logits] == [1200]
     short = make_engine().generate(replace(request, prompt_ids=prompt[:100]))[0].context_logits
     np.testing.assert_array_equal(logits[0][:100], short)
+
+
+def test_a_request_that_forbids_every_token_ends_alone(make_engine: MakeEngine, make_prompt: MakePrompt) -> None:
+    engine = make_engine()
+    everything = tuple((token,) for token in range(97))
+    only_the_draft = np.full((1, 97), -np.inf, np.float32)
+    only_the_draft[0, 5] = 0
+    engine.submit(GenerationRequest("all", make_prompt(5), 4, bad_words=everything))
+    engine.submit(
+        GenerationRequest("draft", make_prompt(6), 4, bad_words=((5,),), draft_ids=(5,), draft_logits=only_the_draft)
+    )
+    engine.submit(GenerationRequest("good", make_prompt(7), 4))
+    outputs: list[StepOutput] = []
+    while engine.has_work:
+        outputs += engine.step()
+    failed = {output.request_id: output.error.code for output in outputs if output.error is not None}
+    assert failed == {"all": "REQ-SCORES", "draft": "REQ-SCORES"}
+    assert sum(len(output.token_ids) for output in outputs if output.request_id == "good") == 4

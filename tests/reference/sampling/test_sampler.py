@@ -146,3 +146,21 @@ def test_every_value_out_of_range_is_named_at_once() -> None:
         wrong.check()
     for name in ("temperature", "top_k", "min_p", "repetition_penalty", "frequency_penalty"):
         assert name in str(caught.value)
+
+
+def test_a_temperature_near_zero_is_greedy() -> None:
+    assert {chosen(noise / 10, temperature=1e-38) for noise in range(10)} == {1}
+
+
+@pytest.mark.parametrize(
+    ("past", "values"),
+    [
+        (Past(forbidden_ids=(0, 1, 2, 3, 4)), {}),
+        (Past(bias=torch.full((5,), 3e38)), {"temperature": 0.5}),
+        (Past(counts={1: 1}), {"repetition_penalty": 1e-40}),
+        (Past(counts=dict.fromkeys(range(5), 1)), {"presence_penalty": 1e39}),
+    ],
+)
+def test_a_row_with_no_token_left_is_refused(past: Past, values: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match="REQ-SCORES"):
+        chosen(past=past, **values)

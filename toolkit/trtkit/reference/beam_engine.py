@@ -105,7 +105,12 @@ class BeamEngine:
         search.logits[number] = output.generation_logits[0]
         if len(search.logits) < len(search.beams.running):
             return
-        search.beams.advance([search.logits[beam] for beam in range(len(search.logits))])
+        try:
+            search.beams.advance([search.logits[beam] for beam in range(len(search.logits))])
+        except RequestError as error:
+            self._forget(search)
+            self._reports.append(_report(search, replace(output, token_ids=(), finish_reason="error", error=error)))
+            return
         if not search.beams.is_done:
             self._submit_beams(search)
             return

@@ -61,7 +61,7 @@ class Choices:
         is exact speculative sampling (sampling/rejection.py): the answer has the same distribution, and as many drafts
         are kept as any exact rule can keep.
 
-        Raises RequestError REQ-NAN when logits are not finite.
+        Raises RequestError REQ-NAN when logits are not finite, REQ-SCORES when what the request forbids leaves none.
         """
         drafts, log_probs = sequence.draft_ids, []
         count = 0

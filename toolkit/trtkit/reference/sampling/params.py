@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from trtkit.errors import RequestError
 
 MAX_SEED = 2**64 - 1
+# Below this a temperature is greedy: the quotients would leave float32 (vLLM draws the line at the same place).
+MIN_TEMPERATURE = 1e-5
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class SamplingParams:
     @property
     def is_greedy(self) -> bool:
         """The most likely token is taken and no random number is drawn."""
-        return self.top_k == 1 or self.temperature == 0
+        return self.top_k == 1 or self.temperature < MIN_TEMPERATURE
 
     @property
     def has_penalties(self) -> bool:

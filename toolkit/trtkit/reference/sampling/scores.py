@@ -1,12 +1,14 @@
 """Logits become scores: bias, temperature, penalties, exclusions. Knows what a token's past is, draws nothing."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from trtkit.reference.sampling.params import SamplingParams
+from trtkit.errors import RequestError
+from trtkit.reference.sampling.params import MIN_TEMPERATURE, SamplingParams
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,14 @@ def adjust(logits: Tensor, params: SamplingParams, past: Past) -> Tensor:
     The order, the division of positive and multiplication of negative logits, and counting the prompt too are
     TensorRT-LLM's (cpp/tensorrt_llm/kernels/penaltyKernels.cu, batchApplyPenalty; banBadWords.cu comes after it).
 
+    Raises RequestError REQ-SCORES when no token is left.
+
     V vocab_size.
         logits   [V] float32; not changed
         returns  [V] float32, a new tensor
     """
     scores = logits + past.bias if past.bias is not None else logits.clone()
-    if params.temperature not in (0, 1):
+    if params.temperature >= MIN_TEMPERATURE and params.temperature != 1:
         scores /= params.temperature
     if params.has_penalties and past.counts:
         ids = torch.tensor(list(past.counts), device=logits.device)
@@ -50,4 +54,15 @@ def adjust(logits: Tensor, params: SamplingParams, past: Past) -> Tensor:
         scores[ids] = seen - params.presence_penalty - params.frequency_penalty * counts
     if past.forbidden_ids:
         scores[list(past.forbidden_ids)] = -torch.inf
+    _refuse_nothing(scores)
     return scores
+
+
+def _refuse_nothing(scores: Tensor) -> None:
+    """A row whose best score is infinite or NaN is no distribution."""
+    if not math.isfinite(scores.max()):
+        raise RequestError(
+            "bias, penalties and forbidden words leave no token to choose, or scores beyond float32",
+            "forbid fewer words, or send smaller numbers",
+            code="REQ-SCORES",
+        )

@@ -1,8 +1,11 @@
 """What is fetched from the hub: whole checkpoints for a build, config.json and tokenizer for a look ahead."""
 
 import fnmatch
+import hashlib
+import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
@@ -12,7 +15,9 @@ from tiny import tiny_checkpoint
 from trtkit.checkpoints.source import find_checkpoint, resolve_checkpoint
 from trtkit.config.load import load_config
 from trtkit.pipeline.dry_run import dry_run
-from trtkit.pipeline.run import BuildOptions
+from trtkit.pipeline.run import BuildOptions, build
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture
@@ -31,8 +36,21 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 shutil.copy(file, local_dir)
                 fetched.append(file.name)
 
+    class Api:
+        def model_info(self, name: str, *, revision: str | None, files_metadata: bool, timeout: float) -> Any:
+            assert files_metadata, "without it the hub tells names only"
+            return SimpleNamespace(sha=COMMIT, siblings=[sibling(file) for file in sorted(source.iterdir())])
+
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
     return fetched
+
+
+def sibling(file: Path) -> Any:
+    """A file as the hub lists it: the digest of its content, for large files under lfs."""
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    lfs = SimpleNamespace(sha256=digest) if file.suffix == ".safetensors" else None
+    return SimpleNamespace(rfilename=file.name, size=file.stat().st_size, blob_id=digest[:40], lfs=lfs)
 
 
 def test_a_build_fetches_the_weights(hub: list[str], tmp_path: Path) -> None:
@@ -65,3 +83,52 @@ def test_a_dry_run_of_a_hub_id_fetches_no_weights(hub: list[str], tmp_path: Path
     planned = dry_run(load_config(tmp_path / "remote.yaml"), options)
     assert any(stage.command for stage in planned)
     assert hub and not [name for name in hub if "safetensors" in name]
+
+
+def test_a_look_ahead_keeps_the_hubs_digest_of_the_weights(hub: list[str], tmp_path: Path) -> None:
+    folder = resolve_checkpoint("org/model", tmp_path, weights=False)
+    document = json.loads((folder / "hub_files.json").read_text())
+    weights = (tmp_path / "hub" / "model.safetensors").read_bytes()
+    assert document["revision"] == COMMIT
+    assert document["files"]["model.safetensors"] == {
+        "bytes": len(weights),
+        "digest": hashlib.sha256(weights).hexdigest(),
+    }
+
+
+def llmapi_build(folder: Path, **target: Any) -> tuple[Any, dict[str, Any]]:
+    """A build for the LLM API of org/model, and its model.yaml."""
+    document = {
+        "name": "remote",
+        "backend": "llmapi",
+        "gpu": {"name": "h100-sxm-80gb", "count": 1},
+        "target": {"checkpoint": "org/model", "dtype": "bfloat16", **target},
+        "limits": {"max_batch_size": 2, "max_input_len": 64, "max_output_len": 32},
+    }
+    (folder / "remote.yaml").write_text(yaml.safe_dump(document))
+    options = BuildOptions(cache=folder, where="remote.yaml", out=folder / "build")
+    report = build(load_config(folder / "remote.yaml"), options)
+    return report, yaml.safe_load((report.out / "model_repository/tensorrt_llm/1/model.yaml").read_text())
+
+
+def test_weights_that_only_the_server_reads_are_not_fetched_and_pinned_to_their_commit(
+    hub: list[str], tmp_path: Path
+) -> None:
+    report, model = llmapi_build(tmp_path)
+    assert hub and not [name for name in hub if "safetensors" in name]
+    assert (model["model"], model["revision"]) == ("org/model", COMMIT)
+    manifest = json.loads(report.manifest.read_text())
+    assert "hub_files.json" in manifest["inputs"]["target"]["files"]
+    again, _ = llmapi_build(tmp_path)
+    assert all(stage.skipped for stage in again.stages if stage.stage != "check")
+
+
+def test_other_weights_on_the_hub_are_another_build(hub: list[str], tmp_path: Path) -> None:
+    llmapi_build(tmp_path)
+    shutil.rmtree(tmp_path / "checkpoints", ignore_errors=True)
+    shutil.rmtree(tmp_path / "described", ignore_errors=True)
+    weights = tmp_path / "hub" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    before = json.loads((tmp_path / "build" / "manifest.json").read_text())["inputs"]["target"]["digest"]
+    report, _ = llmapi_build(tmp_path)
+    assert json.loads(report.manifest.read_text())["inputs"]["target"]["digest"] != before

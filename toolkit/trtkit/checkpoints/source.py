@@ -3,14 +3,10 @@
 import re
 from pathlib import Path
 
-from trtkit.errors import CheckpointError, MissingToolError
+from trtkit.checkpoints.hub import download
+from trtkit.errors import CheckpointError
 
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
-_DESCRIPTION = ("*.json", "*.jinja", "tokenizer.model")
-_WEIGHTS = "*.safetensors"
-# It names weight files, which a description has none of.
-_INDEX = "*.index.json"
-_HUB_TIMEOUT_S = 10
 
 
 def cache_folder(cache: Path, name: str, revision: str | None = None) -> Path:
@@ -48,39 +44,3 @@ def resolve_checkpoint(name: str, cache: Path, revision: str | None = None, *, w
         return download(name, cache_folder(cache, name, revision), revision)
     described = cache_folder(cache / "described", name, revision)
     return described if described.is_dir() else download(name, described, revision, weights=False)
-
-
-def download(name: str, out: Path, revision: str | None = None, *, weights: bool = True) -> Path:
-    """Fetch safetensors, configuration and tokenizer of a hub id into `out`; an interrupted download continues.
-
-    Without weights, only configuration and tokenizer. Raises CheckpointError when the hub cannot be reached or does
-    not know the id.
-    """
-    try:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError
-    except ImportError:
-        raise MissingToolError(
-            f"{name} is not on this disk, and huggingface_hub is not installed",
-            "pip install 'trtkit[hub]', or give a folder",
-            code="HUB-MISSING",
-        ) from None
-    # config.json is what marks a cached checkpoint as complete, so it must not appear before the weights.
-    partial = out.with_name(f".{out.name}.partial")
-    try:
-        snapshot_download(
-            name,
-            revision=revision,
-            local_dir=partial,
-            allow_patterns=[*_DESCRIPTION, *([_WEIGHTS] if weights else [])],
-            ignore_patterns=None if weights else _INDEX,
-            etag_timeout=_HUB_TIMEOUT_S,
-        )
-    except (OSError, ValueError, HfHubHTTPError) as error:
-        raise CheckpointError(
-            f"{name} cannot be fetched from the hub: {str(error).splitlines()[0]}",
-            "check the id, the network and the access rights (huggingface-cli login), or give a folder",
-            code="HUB",
-        ) from None
-    partial.rename(out)
-    return out

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from trtkit.checkpoints.hub import hub_commit
 from trtkit.engines.llmapi import LlmApiSpec, model_yaml
 from trtkit.pipeline.request import BuildRequest
 from trtkit.repository.llmapi import render_llmapi_repository
@@ -12,7 +13,7 @@ def llmapi_spec(request: BuildRequest) -> LlmApiSpec:
     config = request.config
     return LlmApiSpec(
         model=_source("target", request),
-        revision=config.target.revision,
+        revision=hub_commit(request.inputs["target"].folder) or config.target.revision,
         dtype=config.target.dtype,
         tensor_parallel=config.target.tensor_parallel,
         pipeline_parallel=config.target.pipeline_parallel,

@@ -35,20 +35,13 @@ class BuildRequest:
 
     @property
     def converted(self) -> tuple[str, ...]:
-        """The roles whose checkpoint is converted; the LLM API reads what is quantised as asked already as it is.
-
-        An unquantised one is converted for an FP8 cache that `trtkit calibrate` measured: it gets the scales.
-        """
+        """The roles whose checkpoint is converted; the LLM API reads some of them as they are."""
         if self.config.backend != "llmapi":
             return tuple(self.config.models)
-        asked = {role: model.quantization for role, model in self.config.models.items()}
-        stored = {role: stored_quantization(self.inputs[role].folder) for role in asked}
-        scaled = self.calibrations if self.config.kv_cache.dtype == "fp8" else {}
         return tuple(
             role
-            for role in asked
-            if stored[role] == "none"
-            and (asked[role] in HF_QUANTIZATIONS or (asked[role] == "none" and role in scaled))
+            for role in self.config.models
+            if converts_for_llmapi(role, self.config, self.inputs[role].folder, self.calibrations)
         )
 
     def pad_vocab_to(self, role: str) -> int | None:
@@ -76,6 +69,16 @@ class BuildRequest:
                 where="tensorrt_llm",
             )
         return release
+
+
+def converts_for_llmapi(role: str, config: BuildConfig, folder: Path, calibrations: Mapping[str, Path]) -> bool:
+    """Whether a build for the LLM API makes something of a checkpoint. An unquantised one is quantised as the YAML
+    asks, or given the scales of an FP8 cache that `trtkit calibrate` measured; what is stored as asked for is read so.
+    """
+    asked = config.models[role].quantization
+    is_scaled = config.kv_cache.dtype == "fp8" and role in calibrations
+    is_changed = asked in HF_QUANTIZATIONS or (asked == "none" and is_scaled)
+    return is_changed and stored_quantization(folder) == "none"
 
 
 def gpu_sm(config: BuildConfig, machine_sm: int | None = None) -> int | None:

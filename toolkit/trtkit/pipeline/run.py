@@ -9,7 +9,6 @@ from typing import Any
 from trtkit.artifacts import is_complete, read_record, stage_output
 from trtkit.checking import check_config
 from trtkit.checking.deployment import resolve_backend
-from trtkit.checkpoints.source import resolve_checkpoint
 from trtkit.config.schema import BuildConfig
 from trtkit.conversion.convert import convert_checkpoint
 from trtkit.doctor import inspect_machine
@@ -33,6 +32,7 @@ from trtkit.pipeline.launch import FOLDER, write_launch
 from trtkit.pipeline.manifest import StageResult, known_files, manifest_document, write_manifest
 from trtkit.pipeline.rendering import built_engine, repository_texts
 from trtkit.pipeline.request import BuildRequest, gpu_sm
+from trtkit.pipeline.sources import resolve_sources
 from trtkit.pipeline.stages import (
     Stage,
     StageName,
@@ -97,27 +97,18 @@ def prepare(
     """
     machine = inspect_machine()
     resolved = config.model_copy(update={"backend": resolve_backend(config, machine)})
-    folders = {
-        role: resolve_checkpoint(model.checkpoint, options.cache, model.revision, weights=not without_weights)
-        for role, model in config.models.items()
-    }
-    findings = [f for f in check_config(resolved, folders, where=options.where) if f.code not in options.ignore]
-    if without_weights:
-        findings = [finding for finding in findings if not _is_about_absent_weights(finding)]
-    refuse_errors(findings)
     out = options.out or Path("build") / config.name
+    given = find_calibrations(resolved, out)
+    sources = resolve_sources(resolved, options.cache, given, without_weights=without_weights)
+    found = sources.excuse(check_config(resolved, sources.folders, where=options.where))
+    findings = [finding for finding in found if finding.code not in options.ignore]
+    refuse_errors(findings)
     inputs = {
-        role: digest_input(role, model, folders[role], known_files(out, role), on_progress)
+        role: digest_input(role, model, sources.folders[role], known_files(out, role), on_progress)
         for role, model in config.models.items()
     }
     sm = gpu_sm(config, machine.sm if resolved.backend == "engine" else None)
-    given = find_calibrations(resolved, out)
     return BuildRequest(resolved, out, inputs, sm, given, measured_by_build(resolved, inputs, given)), findings
-
-
-def _is_about_absent_weights(finding: Finding) -> bool:
-    """Whether it says of a folder that there is no weight file at all (one that misses some is still an error)."""
-    return finding.code == "CKPT-MISSING" and not any(Path(finding.where).glob("*.safetensors*"))
 
 
 def build(config: BuildConfig, options: BuildOptions, on_progress: OnProgress = silent) -> BuildReport:

@@ -1,6 +1,7 @@
 """Whatever is submitted, cancelled and stepped in whatever order, every request gets the answer it gets alone."""
 
-from functools import cache
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +41,28 @@ CACHES = {
     "too few blocks for three": CacheOptions(block_size=16, num_blocks=9),
     "whole blocks of finished requests": CacheOptions(block_size=16, num_blocks=14, reuse="full_blocks"),
     "no reuse, too few blocks": CacheOptions(block_size=8, num_blocks=16, reuse="off"),
+    "FP8": CacheOptions("fp8", block_size=16, num_blocks=14),
+    "INT4": CacheOptions("int4", block_size=64, num_blocks=5),
 }
 
 
 @pytest.fixture(scope="module", params=CACHES)
-def engine(tiny_checkpoint: Path, request: pytest.FixtureRequest) -> Engine:
-    """One for all examples: what earlier ones left in its cache makes the reuse."""
-    return Engine.load(tiny_checkpoint, max_batch_size=3, max_seq_len=128, cache=CACHES[request.param])
+def cache(request: pytest.FixtureRequest) -> CacheOptions:
+    return CACHES[request.param]
 
 
 @pytest.fixture(scope="module")
-def alone(tiny_checkpoint: Path) -> Any:
-    lonely = Engine.load(tiny_checkpoint, max_batch_size=1, max_seq_len=128, cache=CacheOptions(reuse="off"))
+def engine(tiny_checkpoint: Path, cache: CacheOptions) -> Engine:
+    """One for all examples: what earlier ones left in its cache makes the reuse."""
+    return Engine.load(tiny_checkpoint, max_batch_size=3, max_seq_len=128, cache=cache)
 
-    @cache
+
+@pytest.fixture(scope="module")
+def alone(tiny_checkpoint: Path, cache: CacheOptions) -> Any:
+    spacious = replace(cache, num_blocks=None, reuse="off")
+    lonely = Engine.load(tiny_checkpoint, max_batch_size=1, max_seq_len=128, cache=spacious)
+
+    @lru_cache
     def answer(prompt: tuple[int, ...], max_new_tokens: int, sampling: SamplingParams) -> tuple[int, ...]:
         outputs = lonely.generate(GenerationRequest("a", prompt, max_new_tokens, sampling))
         return tuple(token for output in outputs for token in output.token_ids)

@@ -13,6 +13,7 @@ from trtkit.reference.kv_cache.storage import KvStorage
 from trtkit.reference.model.attention import Attention, Heads
 from trtkit.reference.model.config import ModelConfig
 from trtkit.reference.model.decoder import Decoder
+from trtkit.reference.model.kv_format import kv_format
 from trtkit.reference.model.weights import Weights
 
 
@@ -49,6 +50,7 @@ def assemble(
         num_rows=tables.pool.num_blocks * tables.block_size,
         kv_shape=(config.num_kv_heads, config.head_dim),
         like=weights.embedding,
+        codec=kv_format(cache.dtype, config, weights),
     )
     attention = Attention(
         Heads(config.num_kv_heads, config.num_q_heads // config.num_kv_heads, config.head_dim),

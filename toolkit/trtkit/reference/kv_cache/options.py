@@ -7,6 +7,8 @@ from trtkit.errors import InputError
 
 KvDtype = Literal["auto", "float", "fp8", "int8", "int4"]
 ReuseRule = Literal["off", "full_blocks", "tokens"]
+# Channels of a head that share a step and a zero in an INT4 cache; a smaller head is one group.
+INT4_GROUP = 32
 
 
 @dataclass(frozen=True)

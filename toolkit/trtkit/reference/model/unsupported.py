@@ -19,6 +19,7 @@ QUANTIZATIONS = (
     "W8A8_SQ_PER_CHANNEL",
     "NVFP4",
 )
+KV_QUANTIZATIONS = ("FP8", "INT8")
 # ExpertScaleNormalizationMode: none, renormalize. The others belong to routers that no family here has.
 EXPERT_NORMALIZATIONS = (0, 1)
 
@@ -73,7 +74,7 @@ def _checks(document: Mapping[str, Any]) -> dict[str, bool]:
         in POSITIONS,
         f"rotary_scaling of type {rope_kind}": rope_kind in ROPE_KINDS,
         f"quantization {algorithm}": algorithm is None or algorithm in QUANTIZATIONS,
-        f"KV cache quantization {kv_algorithm}": not kv_algorithm,
+        f"KV cache quantization {kv_algorithm}": not kv_algorithm or kv_algorithm in KV_QUANTIZATIONS,
         "weights with zero points": not quantization.get("has_zero_point"),
         f"experts normalised in mode {moe.get('normalization_mode')}": not moe.get("num_experts")
         or moe.get("normalization_mode") in EXPERT_NORMALIZATIONS,

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def compare_checkpoint(
     error here (see refuse_fault).
     """
     folder = unchanged_source(build, role)
-    limits = build.config.limits
+    limits, model = build.config.limits, build.config.models[role]
     encoded, skipped = encode_prompts(PromptEncoder.load(folder), choice.read(build), limits.max_input_len)
     texts = [sent.prompt_ids for _, sent in encoded if len(sent.prompt_ids) > 1]
     tracer = CheckpointTracer.load(build.checkpoint(role), limits.max_input_len)
@@ -67,8 +67,8 @@ def compare_checkpoint(
         probe_errors.add(expected, trace_oracle(probe, token_ids))
         agreement.add(token_ids, expected.logits, got.logits)
     on_progress(Progress("layers", len(texts), len(texts), "texts"))
-    dtypes: Sequence[Dtype] = (build.config.models[role].dtype, PROBE_DTYPE)
-    profile, probe_profile = (_profile(oracle, dtype) for dtype in dtypes)
+    profile = replace(_profile(oracle, model.dtype), quantization=model.quantization)
+    probe_profile = _profile(oracle, PROBE_DTYPE)
     drifts = judge_drift(deployed_errors.root_means, probe_errors.root_means, profile, probe_profile)
     left_out = [{"name": entry.name, "reason": entry.reason} for entry in skipped]
     document = {
@@ -76,6 +76,7 @@ def compare_checkpoint(
         "deployment": str(build.folder),
         "role": role,
         "dtype": profile.dtype,
+        "quantization": profile.quantization,
         "skipped": left_out,
         "versions": {**oracle.versions, "trtkit": __version__},
     }

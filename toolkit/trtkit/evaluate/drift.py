@@ -4,19 +4,40 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trtkit.evaluate.quantization_error import quantization_error
 from trtkit.evaluate.tolerance import MEAN_ROUNDING, UNIT_ROUNDOFF, NumericProfile, unconditioned_state_error
 
 ALLOWANCE = 3.0
 """Times the expected root-mean-square error. The error is a mean over thousands of values, so it hardly scatters; what
 is allowed for is that another order of operations rounds elsewhere."""
 
-ATTENTION_TENSORS = ("input_layernorm", "attention.qkv", "attention.dense")
-MLP_TENSORS = ("post_layernorm", "mlp.fc", "mlp.gate", "mlp.proj")
+ATTENTION_TENSORS = (
+    "input_layernorm",
+    "attention.qkv",
+    "attention.q_layernorm",
+    "attention.k_layernorm",
+    "attention.dense",
+)
+MLP_TENSORS = (
+    "post_layernorm",
+    "pre_feedforward_layernorm",
+    "mlp.router",
+    "mlp.fc",
+    "mlp.gate",
+    "mlp.proj",
+    "mlp.shared_expert.fc",
+    "mlp.shared_expert.proj",
+    "mlp.shared_expert_gate",
+    "post_feedforward_layernorm",
+)
 
 
 @dataclass(frozen=True)
 class Point:
-    """One place where two traces are compared: after how many layers, and which tensors lie since the last place."""
+    """One place where two traces are compared: after how many layers, and which tensors may lie since the last place.
+
+    Not every family has all of them.
+    """
 
     name: str
     num_layers: float
@@ -81,10 +102,11 @@ def first_unexplained(drifts: Sequence[PointDrift]) -> PointDrift | None:
 
 
 def _depth_error(profile: NumericProfile, point: Point) -> float:
-    """unconditioned_state_error after part of the layers; the embedding is a copy, rounded once at most."""
+    """The state's error after part of the layers; the embedding is a copy, rounded once at most."""
     if not point.num_layers:
         return MEAN_ROUNDING * UNIT_ROUNDOFF[profile.dtype]
     whole = unconditioned_state_error(
         profile.dtype, profile.num_layers, profile.hidden_size, weights_rounded=profile.weights_rounded
     )
-    return whole * math.sqrt(point.num_layers / profile.num_layers)
+    quantized = quantization_error(profile.quantization)
+    return math.hypot(whole, quantized) * math.sqrt(point.num_layers / profile.num_layers)

@@ -46,9 +46,11 @@ class Oracle:
         try:
             config = transformers.AutoConfig.from_pretrained(folder, **offline)
             auto: Any = transformers.AutoModelForCausalLM
+            # The fused kernels leave out the cap of scores, without a word.
+            eager = {"attn_implementation": "eager"} if getattr(config, "attn_logit_softcapping", None) else {}
             with _no_bars():
                 model = auto.from_pretrained(
-                    folder, config=config, dtype=getattr(torch, dtype), use_safetensors=True, **offline
+                    folder, config=config, dtype=getattr(torch, dtype), use_safetensors=True, **offline, **eager
                 ).to(device)
         except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
             raise CheckpointError(

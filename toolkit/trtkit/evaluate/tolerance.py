@@ -35,7 +35,8 @@ MANTISSA_BITS: dict[str, int] = {"float32": 23, "float16": 10, "bfloat16": 7}
 class NumericProfile:
     """What decides how far rounding carries a deployment: its dtype, the shape of the model, and its conditioning.
 
-    weights_rounded says that the checkpoint's weights are wider than the deployment's dtype. conditioning is how much
+    weights_rounded says that the checkpoint's weights are wider than the deployment's dtype, quantization how linear
+    layers are stored (the tolerance of a near-tie does not depend on it). conditioning is how much
     larger the model's state error is than roundings that neither grow nor shrink would make it; it belongs to the
     weights, not to the dtype (conditioning.py measures it).
     """
@@ -46,6 +47,7 @@ class NumericProfile:
     weights_rounded: bool = False
     conditioning: float = 1.0
     oracle_dtype: Dtype = "float32"
+    quantization: str = "none"
 
     @property
     def state_error(self) -> float:

@@ -20,6 +20,13 @@ from trtkit.reference.model.load import WeightLoader
 from trtkit.reference.model.norm import Norm
 from trtkit.reference.model.weights import Weights
 
+# What transformers calls them: Gemma 2 and 3, Llama and its like, GPT-2; and the norms of branches.
+_GEMMA = ("input_layernorm", "pre_feedforward_layernorm")
+_STREAM_NORMS = (_GEMMA, ("input_layernorm", "post_attention_layernorm"), ("ln_1", "ln_2"))
+_BRANCH_NORMS: dict[tuple[str, ...], tuple[str, ...]] = {
+    _GEMMA: ("post_attention_layernorm", "post_feedforward_layernorm")
+}
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -36,7 +43,7 @@ class Trace:
 
 
 def trace_oracle(oracle: Oracle, token_ids: Sequence[int]) -> Trace:
-    """The oracle's pass. Raises InputError for an architecture whose norms do not stand where Llama's do."""
+    """The oracle's pass. Raises InputError for an architecture whose norms stand where no known family's do."""
     with _watched_norms(oracle.model) as seen, torch.inference_mode():
         logits = oracle.model(input_ids=torch.tensor([list(token_ids)], device=oracle.model.device)).logits
     return Trace(tuple(state[0].float() for state in seen), logits[0].float())
@@ -45,12 +52,11 @@ def trace_oracle(oracle: Oracle, token_ids: Sequence[int]) -> Trace:
 @contextmanager
 def _watched_norms(model: Any) -> Iterator[list[Tensor]]:
     """A list that receives what enters each norm, in the order of computation."""
-    body = model.model
-    names = ("input_layernorm", "post_attention_layernorm")
-    extra = [
-        name for layer in body.layers for name, _ in layer.named_children() if "norm" in name and name not in names
-    ]
-    if extra or not all(hasattr(layer, name) for layer in body.layers for name in names):
+    body = model.base_model
+    layers: Any = getattr(body, "layers", None) or getattr(body, "h", ())
+    final: Any = getattr(body, "norm", None) or getattr(body, "ln_f", None)
+    norms = [norm for layer in layers for norm in _stream_norms(layer)]
+    if final is None or len(norms) != 2 * len(layers):
         raise InputError(
             f"{type(model).__name__} cannot be followed layer by layer",
             "use trtkit parity check --in-process, which compares answers",
@@ -58,9 +64,17 @@ def _watched_norms(model: Any) -> Iterator[list[Tensor]]:
         )
     seen: list[Tensor] = []
     with ExitStack() as hooks:
-        for norm in [*(getattr(layer, name) for layer in body.layers for name in names), body.norm]:
+        for norm in [*norms, final]:
             hooks.callback(norm.register_forward_pre_hook(lambda _, args: seen.append(args[0])).remove)
         yield seen
+
+
+def _stream_norms(layer: Any) -> list[Any]:
+    """The two norms of a layer that read the residual stream; its other norms, where it has any, read a branch."""
+    norms = {name: module for name, module in layer.named_children() if "norm" in name or name.startswith("ln_")}
+    found: tuple[str, ...] = next((names for names in _STREAM_NORMS if set(names) <= set(norms)), ())
+    is_known = set(norms) <= {*found, *_BRANCH_NORMS.get(found, ())}
+    return [norms[name] for name in found] if is_known else []
 
 
 class CheckpointTracer:

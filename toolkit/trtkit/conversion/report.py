@@ -37,9 +37,8 @@ class ConversionReport:
     def summary(self) -> str:
         """The report as a person reads it."""
         what = "kept" if self.skipped else f"wrote in {self.seconds:.1f} s"
-        lines = [
-            f"{what}: {len(self.files)} weight files, {self.num_tensors} tensors, {self.num_bytes:,} bytes in {self.out}"
-        ]
+        size = f"{len(self.files)} weight files, {self.num_tensors} tensors, {self.num_bytes:,} bytes"
+        lines = [f"{what}: {size} in {self.out}"]
         lines += [f"{f.severity} {f.code} {f.where}: {f.cause}; {f.fix}" for f in self.findings]
         return "\n".join(lines)
 

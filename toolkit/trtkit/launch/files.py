@@ -12,9 +12,12 @@ CONTAINER = "serve-container.sh"
 _LLMAPI_MODEL = "/app/all_models/llmapi/tensorrt_llm/1"
 
 
-def launch_files(launch: Launch, container: Container | None) -> dict[str, str]:
-    """File name -> text. The container script runs the bare one inside; it is absent when there is no image."""
-    before = [*_at_the_build(), *(_fetch_llmapi_model() if launch.mode == "plain" else ())]
+def launch_files(launch: Launch, container: Container | None, guard: Sequence[str] = ()) -> dict[str, str]:
+    """File name -> text. The container script runs the bare one inside; it is absent when there is no image.
+
+    guard: lines of shell that refuse a machine the build is not for.
+    """
+    before = [*_at_the_build(), *guard, *(_fetch_llmapi_model() if launch.mode == "plain" else ())]
     bare = shell_script(f"{launch.mode} mode: {launch.reason}", launch.command, launch.environment, before)
     files = {SERVE: bare}
     if container is not None:

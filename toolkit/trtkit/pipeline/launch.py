@@ -10,6 +10,7 @@ from trtkit.engines.llmapi import serve_command, serve_yaml
 from trtkit.engines.placement import hands_logits_over
 from trtkit.launch.container import Container
 from trtkit.launch.files import CONTAINER, SERVE, build_script, launch_files
+from trtkit.launch.guard import guard_lines
 from trtkit.launch.mode import Launch, Ranks, launch_engines, launch_llmapi
 from trtkit.launch.script import shell_script
 from trtkit.launch.triton import TritonServer
@@ -49,7 +50,9 @@ def launch_texts(request: BuildRequest) -> dict[str, str]:
     launch = server_launch(request)
     if launch is None:
         return {}
-    files = launch_files(launch, _container(request))
+    sm = request.sm if request.config.backend == "engine" else None
+    guard = guard_lines(request.release.version, request.release.container, sm)
+    files = launch_files(launch, _container(request), guard)
     if request.config.backend == "engine":
         files[BUILD_ENGINES] = build_script({role: planned_command(role, request) for role in request.config.models})
     else:

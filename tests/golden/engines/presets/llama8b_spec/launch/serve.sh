@@ -4,6 +4,18 @@ set -eu
 export TRTLLM_ORCHESTRATOR=1
 export TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES=1
 cd "$(dirname "$0")/.."
+installed=$(python3 -c 'from importlib.metadata import version; print(version("tensorrt-llm"))' 2>/dev/null || echo none)
+case "$installed" in
+  1.2.1|1.2.1.[0-9]*|1.2.1+*) ;;
+  *) echo "RUN-VERSION: this build is for TensorRT-LLM 1.2.1, this machine has $installed; run it in nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3" >&2
+     exit 3 ;;
+esac
+here=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -u | tr '\n' ' ')
+case " $here" in
+  " "|*" 89 "*) ;;
+  *) echo "RUN-SM: the engines are for SM 89, this machine has SM ${here% }; build on such a GPU" >&2
+     exit 3 ;;
+esac
 exec mpirun \
   --allow-run-as-root -n 1 tritonserver \
   --model-repository=model_repository \

@@ -25,6 +25,7 @@ class KServeStream:
         model: str,
         request_id: str = "",
         parameters: dict[str, Any] | None = None,
+        timeout_us: int | None = None,
         **values: tuple[str, Any],
     ) -> None:
         """`values` are name=(dtype, nested list with the batch axis)."""
@@ -34,7 +35,12 @@ class KServeStream:
             inputs.append(InferInput(name, list(array.shape), dtype))
             inputs[-1].set_data_from_numpy(array)
         self.client.async_stream_infer(
-            model, inputs, request_id=request_id, enable_empty_final_response=True, parameters=parameters
+            model,
+            inputs,
+            request_id=request_id,
+            enable_empty_final_response=True,
+            parameters=parameters,
+            timeout=timeout_us,
         )
 
     def responses(self, wait_s: float = WAIT_S) -> Iterator[dict[str, Any]]:

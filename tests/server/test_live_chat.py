@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 from kserve import kserve_stream
 from tiny_build import tiny_build, tiny_config
+from tritonclient.utils import InferenceServerException
 from trtkit.cli.main import cli
 from trtkit.client.completion import Completion, collect
 from trtkit.client.http_client import HttpClient
@@ -169,6 +171,32 @@ def test_http_errors_are_typed_and_the_server_goes_on(http: HttpClient) -> None:
         nobody.check_ready()
     with pytest.raises(ServerError, match="MODEL-NOT-READY"):
         http.check_ready("no_such_model")
+
+
+@pytest.mark.parametrize("draft_len", [0, 4])
+def test_the_timeout_of_a_request_ends_its_answer_on_the_server(rolling: TritonServer, draft_len: int) -> None:
+    endless = {"text_input": ("BYTES", [[b"hello"]]), "max_tokens": ("INT32", [[1_000_000]])}
+    with kserve_stream(rolling.endpoints.grpc) as stream:
+        for streaming in (True, False):
+            stream.send(
+                "tensorrt_llm_bls",
+                timeout_us=500_000,
+                stream=("BOOL", [[streaming]]),
+                num_draft_tokens=("INT32", [[draft_len]]),
+                **endless,
+            )
+            started = time.monotonic()
+            with pytest.raises(InferenceServerException, match=r"REQ-DEADLINE.*0\.5 s"):
+                list(stream.responses())
+            assert time.monotonic() - started < 10
+
+
+def test_the_timeout_is_a_key_of_the_json_over_http(rolling: TritonServer) -> None:
+    url = f"http://{rolling.endpoints.host}:{rolling.endpoints.http_port}/v2/models/tensorrt_llm_bls/generate_stream"
+    body = {"text_input": "hello", "max_tokens": 1_000_000, "stream": True, "timeout": 500_000}
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode()), timeout=60) as response:
+        events = response.read().decode().split("data: ")
+    assert "REQ-DEADLINE" in events[-1]
 
 
 def test_an_answer_over_http_can_be_cancelled(http: HttpClient) -> None:

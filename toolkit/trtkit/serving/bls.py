@@ -21,6 +21,7 @@ from trtkit.serving.client_request import (
     refuse_too_long,
 )
 from trtkit.serving.contract import bls_contract, llm_contract
+from trtkit.serving.deadline import Deadline
 from trtkit.serving.draft_schedule import ScheduledDraftLength, WatchedSchedule
 from trtkit.serving.draft_target import DraftTargetRun, Generation
 from trtkit.serving.inner_llm import InnerLlm
@@ -75,7 +76,7 @@ class DraftTarget:
             places = [(row, index) for row, requests in enumerate(rows) for index in range(len(requests))]
             answers = [each for requests in rows for each in requests]
             for each, reply in zip(answers, replies_of(sender, places), strict=True):
-                self._threads.submit(self._answer_or_fail, each, reply)
+                self._threads.submit(self._answer_or_fail, each, reply, Deadline(each.timeout_s))
 
     def finalize(self) -> None:
         """Wait for the answers under way."""
@@ -96,10 +97,10 @@ class DraftTarget:
         refuse_batch(sum(len(requests) for requests in rows), decoupled=self._decoupled)
         return rows
 
-    def _answer_or_fail(self, request: ClientRequest, reply: Reply) -> None:
+    def _answer_or_fail(self, request: ClientRequest, reply: Reply, deadline: Deadline) -> None:
         self._under_way.add(request.request_id)
         try:
-            self._answer(request, reply)
+            self._answer(request, reply, deadline)
         except TrtkitError as error:
             reply.fail(error)
         except BaseException as error:
@@ -109,24 +110,27 @@ class DraftTarget:
         finally:
             self._under_way.discard(request.request_id)
 
-    def _answer(self, request: ClientRequest, reply: Reply) -> None:
+    def _answer(self, request: ClientRequest, reply: Reply, deadline: Deadline) -> None:
+        deadline.check()
         text = self._prompts.text(request.text, is_chat=request.is_chat)
         refuse_surely_too_long(text, self._tokenizer.longest_token_bytes, self._defaults)
         prompt_ids = self._prompts.encode(text, is_chat=request.is_chat)
         refuse_too_long(len(prompt_ids), request.max_tokens, self._defaults)
-        with self._connection.converse() as conversation:
+        with self._connection.converse() as conversation, deadline.enforced(conversation.cancel):
             target = self._llm(self._target_name, request, conversation)
             draft = self._llm(self._draft_name, request, conversation) if request.max_draft_len > 0 else None
             draft_length = self._draft_length(request)
             scheduled = self._scheduled(draft_length, request)
             run = DraftTargetRun(self._generation(request, tuple(prompt_ids)), target, draft, scheduled)
-            self._tell(run, request, reply, target)
+            self._tell(run, request, reply, target, deadline)
         self._counters.add(_counts(run, len(prompt_ids)))
         if isinstance(draft_length, AdaptiveDraftLength):
             self._experience = draft_length.experience
 
-    def _tell(self, run: DraftTargetRun, request: ClientRequest, reply: Reply, target: InnerLlm) -> None:
-        """Send a run's pieces as they come, or at its end everything at once."""
+    def _tell(
+        self, run: DraftTargetRun, request: ClientRequest, reply: Reply, target: InnerLlm, deadline: Deadline
+    ) -> None:
+        """Send a run's pieces as they come, or at its end everything at once. Raises RequestError REQ-DEADLINE."""
         prompt_ids = run.generation.prompt_ids
         stream = self._tokenizer.stream(skip_special_tokens=self._skip_special_tokens)
         cancellation = PolledCancellation(reply.is_cancelled, self._cancellation_period_s)
@@ -139,6 +143,7 @@ class DraftTarget:
                 num_sent += len(piece.token_ids)
             else:
                 texts.append(piece.text)
+        deadline.check()
         token_ids = () if request.streaming else tuple(run.token_ids)
         figures = _final_outputs(run, len(prompt_ids)) | target.cache_figures
         figures |= run.scores.outputs(num_sent, request.returns)

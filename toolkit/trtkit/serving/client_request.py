@@ -47,6 +47,7 @@ class ClientRequest:
     request_id: str
     text: str
     is_chat: bool
+    timeout_s: float | None
     max_tokens: int
     min_tokens: int
     end_ids: tuple[int, ...]
@@ -101,6 +102,7 @@ def read_client_request(
         request_id=f"{inputs.request_id or 'request'}-{secrets.token_hex(4)}",
         text=inputs.text("text_input", row) or "",
         is_chat=inputs.flag(CHAT_PARAMETER),
+        timeout_s=inputs.timeout_s(),
         max_tokens=max_tokens,
         min_tokens=inputs.value("min_tokens", row) or 0,
         end_ids=defaults.end_ids if end_id is None else (end_id,),

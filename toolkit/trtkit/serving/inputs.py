@@ -39,6 +39,15 @@ class Inputs:
         """Whether the model has this input at all; the names of some differ between releases."""
         return any(tensor.name == name for tensor in self._contract.inputs)
 
+    def timeout_s(self) -> float | None:
+        """KServe's request parameter `timeout`, in microseconds there; None when it is left out or 0."""
+        value = self._parameters.get("timeout", 0)
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+            raise RequestError(
+                f"parameter timeout must be a number of microseconds, got {value!r}", "mend it", code="REQ-INPUT"
+            )
+        return value / 1e6 if value else None
+
     def flag(self, name: str) -> bool:
         """A request parameter that is true or false; false when it is left out."""
         value = self._parameters.get(name, False)

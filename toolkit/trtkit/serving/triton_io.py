@@ -16,7 +16,11 @@ from trtkit.serving.tensor import NUMPY_DTYPE, ModelContract, Outputs
 def read_inputs(request: Any, contract: ModelContract) -> Inputs:
     """The inputs of a request. They are views of shared memory, which `Inputs` copies as it hands them out."""
     arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-    return Inputs(arrays, contract, request.request_id(), json.loads(request.parameters() or "{}"))
+    parameters = json.loads(request.parameters() or "{}")
+    # KServe's timeout is taken out of the parameters where the protocol names it, and left in them elsewhere.
+    if request.timeout():
+        parameters["timeout"] = request.timeout()
+    return Inputs(arrays, contract, request.request_id(), parameters)
 
 
 class Sender:

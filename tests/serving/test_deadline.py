@@ -1,0 +1,53 @@
+"""The time that a request may take: nothing is stopped too early, and a body that hangs is stopped."""
+
+import threading
+
+import numpy as np
+import pytest
+from trtkit.errors import RequestError
+from trtkit.serving.contract import bls_contract
+from trtkit.serving.deadline import Deadline
+from trtkit.serving.inputs import Inputs
+
+
+def inputs(**parameters: object) -> Inputs:
+    needed = [tensor.name for tensor in bls_contract().inputs if not tensor.optional]
+    return Inputs({name: np.zeros((1, 1)) for name in needed}, bls_contract(), "", parameters)
+
+
+def test_a_body_that_hangs_is_stopped_and_the_answer_is_an_error() -> None:
+    stopped = threading.Event()
+    deadline = Deadline(0.05)
+    with deadline.enforced(stopped.set):
+        assert stopped.wait(10)
+    with pytest.raises(RequestError, match=r"REQ-DEADLINE: .* timeout of 0\.05 s"):
+        deadline.check()
+
+
+def test_a_body_in_time_is_left_alone() -> None:
+    stopped = threading.Event()
+    deadline = Deadline(60)
+    with deadline.enforced(stopped.set):
+        pass
+    deadline.check()
+    assert not stopped.is_set()
+
+
+def test_waiting_counts_and_no_deadline_never_ends() -> None:
+    now = [0.0]
+    late, never = Deadline(2, lambda: now[0]), Deadline(None, lambda: now[0])
+    now[0] = 2.5
+    with pytest.raises(RequestError, match="REQ-DEADLINE"):
+        late.check()
+    never.check()
+    with never.enforced(lambda: pytest.fail("stopped")):
+        pass
+
+
+def test_the_timeout_is_kserves_in_microseconds() -> None:
+    assert inputs(timeout=1_500_000).timeout_s() == 1.5
+    assert inputs().timeout_s() is None
+    assert inputs(timeout=0).timeout_s() is None
+    for wrong in (-1, True, "soon"):
+        with pytest.raises(RequestError, match="parameter timeout must be a number of microseconds"):
+            inputs(timeout=wrong).timeout_s()

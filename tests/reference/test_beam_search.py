@@ -69,7 +69,7 @@ def test_beams_and_scores_are_those_of_transformers(
             attention_mask=torch.ones(1, length),
             num_beams=width,
             num_return_sequences=width,
-            max_new_tokens=12,
+            max_new_tokens=40,
             do_sample=False,
             eos_token_id=end_id,
             pad_token_id=end_id,
@@ -77,13 +77,13 @@ def test_beams_and_scores_are_those_of_transformers(
             output_scores=True,
             **{"length_penalty": 1.0, "early_stopping": False, **rules},
         )
-        ours = beams_of(engine, ask(prompt, width, end_id=end_id, **rules))
+        ours = beams_of(engine, ask(prompt, width, 40, end_id=end_id, **rules))
         for beam, sequence, score in zip(ours, theirs.sequences, theirs.sequences_scores, strict=True):
             expected = sequence[length : length + len(beam.token_ids)].tolist()
             assert list(beam.token_ids) == expected
             assert set(sequence[length + len(beam.token_ids) :].tolist()) <= {end_id}, "padding"
             assert beam.score == pytest.approx(float(score), rel=1e-5)
-            num_ended += len(beam.token_ids) < 12
+            num_ended += len(beam.token_ids) < 40
     assert num_ended > 0 or rules == {"length_penalty": 2.0}, "the end token must have been met, or nothing was tried"
 
 

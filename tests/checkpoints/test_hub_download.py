@@ -14,6 +14,7 @@ import yaml
 from tiny import tiny_checkpoint
 from trtkit.checkpoints.source import find_checkpoint, resolve_checkpoint
 from trtkit.config.load import load_config
+from trtkit.errors import CheckpointError
 from trtkit.pipeline.dry_run import dry_run
 from trtkit.pipeline.run import BuildOptions, build
 
@@ -57,6 +58,17 @@ def test_a_build_fetches_the_weights(hub: list[str], tmp_path: Path) -> None:
     folder = resolve_checkpoint("org/model", tmp_path)
     assert {"model.safetensors", "config.json", "tokenizer.json"} <= set(hub)
     assert find_checkpoint("org/model", tmp_path) == folder
+
+
+def test_pickles_are_fetched_only_when_they_are_allowed_and_all_there_is(hub: list[str], tmp_path: Path) -> None:
+    (tmp_path / "hub" / "pytorch_model.bin").write_bytes(b"pickle")
+    assert not list(resolve_checkpoint("org/model", tmp_path / "a", pickles=True).glob("*.bin"))
+    (tmp_path / "hub" / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="--allow-pickle") as caught:
+        resolve_checkpoint("org/model", tmp_path / "b")
+    assert caught.value.code == "CKPT-PICKLE"
+    assert find_checkpoint("org/model", tmp_path / "b") is None, "what is no checkpoint is not taken for one later"
+    assert (resolve_checkpoint("org/model", tmp_path / "b", pickles=True) / "pytorch_model.bin").is_file()
 
 
 def test_a_look_ahead_fetches_no_weights_and_leaves_no_half_checkpoint(hub: list[str], tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Fetches a checkpoint, or its description, from the Hugging Face hub. The only user of huggingface_hub."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +10,18 @@ from trtkit.errors import CheckpointError, MissingToolError
 HUB_FILES = "hub_files.json"
 """Beside a description: the commit it is of, and the hub's digest of every file, weights included."""
 _DESCRIPTION = ("*.json", "*.jinja", "tokenizer.model")
-_WEIGHTS = "*.safetensors"
+_WEIGHTS, _PICKLES = "*.safetensors", "*.bin"
 # It names weight files, which a description has none of.
 _INDEX = "*.index.json"
 _TIMEOUT_S = 10
 
 
-def download(name: str, out: Path, revision: str | None = None, *, weights: bool = True) -> Path:
+def download(name: str, out: Path, revision: str | None = None, *, weights: bool = True, pickles: bool = False) -> Path:
     """Fetch safetensors, configuration and tokenizer of a hub id into `out`; an interrupted download continues.
 
     Without weights, only configuration and tokenizer, and HUB_FILES that stands for the weights by their digests.
-    Raises CheckpointError when the hub cannot be reached or does not know the id.
+    pickles: take them where the repository has no safetensors. Raises CheckpointError HUB when the hub cannot be
+    reached or does not know the id, CKPT-PICKLE when it has no safetensors for it.
     """
     try:
         from huggingface_hub import HfApi, snapshot_download
@@ -34,24 +36,48 @@ def download(name: str, out: Path, revision: str | None = None, *, weights: bool
     partial = out.with_name(f".{out.name}.partial")
     try:
         listing = None if weights else _listing(HfApi(), name, revision)
-        snapshot_download(
-            name,
-            revision=listing["revision"] if listing else revision,
-            local_dir=partial,
-            allow_patterns=[*_DESCRIPTION, *([_WEIGHTS] if weights else [])],
-            ignore_patterns=None if weights else _INDEX,
-            etag_timeout=_TIMEOUT_S,
-        )
+        fetch = _fetcher(snapshot_download, name, listing["revision"] if listing else revision, partial)
+        fetch([*_DESCRIPTION, *([_WEIGHTS] if weights else [])], None if weights else _INDEX)
+        if weights and pickles and not _holds(partial, _WEIGHTS):
+            fetch([_PICKLES], None)
     except (OSError, ValueError, HfHubHTTPError) as error:
         raise CheckpointError(
             f"{name} cannot be fetched from the hub: {str(error).splitlines()[0]}",
             "check the id, the network and the access rights (huggingface-cli login), or give a folder",
             code="HUB",
         ) from None
+    if weights and not pickles and not _holds(partial, _WEIGHTS):
+        raise CheckpointError(
+            f"{name} has no safetensors on the hub",
+            "take a revision that has them, or pickles with --allow-pickle (read with weights_only)",
+            code="CKPT-PICKLE",
+        )
     if listing is not None:
         (partial / HUB_FILES).write_text(json.dumps(listing, indent=1) + "\n", encoding="utf-8")
     partial.rename(out)
     return out
+
+
+def _fetcher(
+    snapshot: Callable[..., Any], name: str, revision: str | None, folder: Path
+) -> Callable[[list[str], str | None], None]:
+    """The function that fetches the files of (allowed, ignored) patterns into `folder`."""
+
+    def fetch(allowed: list[str], ignored: str | None) -> None:
+        snapshot(
+            name,
+            revision=revision,
+            local_dir=folder,
+            allow_patterns=allowed,
+            ignore_patterns=ignored,
+            etag_timeout=_TIMEOUT_S,
+        )
+
+    return fetch
+
+
+def _holds(folder: Path, pattern: str) -> bool:
+    return any(folder.glob(pattern))
 
 
 def hub_commit(folder: Path) -> str | None:

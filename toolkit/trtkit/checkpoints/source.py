@@ -24,10 +24,13 @@ def find_checkpoint(name: str, cache: Path, revision: str | None = None) -> Path
     return cached if (cached / "config.json").is_file() else None
 
 
-def resolve_checkpoint(name: str, cache: Path, revision: str | None = None, *, weights: bool = True) -> Path:
+def resolve_checkpoint(
+    name: str, cache: Path, revision: str | None = None, *, weights: bool = True, pickles: bool = False
+) -> Path:
     """The folder of a checkpoint, downloaded from the hub into the cache when it is an id that is not there yet.
 
     Without weights, config.json and tokenizer suffice: what is downloaded then lies apart from whole checkpoints.
+    pickles: fetch them where the hub has no safetensors.
     Raises CheckpointError for a path that does not exist and an id that the hub does not give, MissingToolError when
     the hub is needed and huggingface_hub is not installed.
     """
@@ -41,6 +44,6 @@ def resolve_checkpoint(name: str, cache: Path, revision: str | None = None, *, w
     if name.startswith("trtkit/"):
         raise CheckpointError(f"{name} is not prepared yet", "run `trtkit demo` once", code="CKPT-DEMO")
     if weights:
-        return download(name, cache_folder(cache, name, revision), revision)
+        return download(name, cache_folder(cache, name, revision), revision, pickles=pickles)
     described = cache_folder(cache / "described", name, revision)
     return described if described.is_dir() else download(name, described, revision, weights=False)

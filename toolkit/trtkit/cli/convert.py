@@ -58,7 +58,7 @@ def command(
 
     verify = options.pop("verify")
     asked = ConversionOptions(**options)
-    folder = resolve_checkpoint(checkpoint, cache_directory(), revision)
+    folder = resolve_checkpoint(checkpoint, cache_directory(), revision, pickles=asked.allow_pickle)
     asked = replace(asked, calibration_ids=_calibration_ids(folder, asked, calibration_text))
     report = convert_to(folder, out, asked, output.progress, verify=verify)
     output.result(report.as_dict(), report.summary())

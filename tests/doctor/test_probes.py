@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from trtkit.doctor import inspect_machine
-from trtkit.doctor.gpu import parse_cuda_version, parse_query, read_gpu
+from trtkit.doctor.gpu import parse_cuda_version, parse_query, read_cuda_toolkit, read_gpu
 from trtkit.doctor.host import container_name, read_memory, usable_cpus
 from trtkit.doctor.installed import find_libpython, find_triton, stub_of
 from trtkit.doctor.machine import machine_record
@@ -143,6 +143,19 @@ def test_an_nvidia_container_wins_over_the_wheel(tmp_path: Path) -> None:
     triton = find_triton({}, tmp_path)
     assert triton is not None
     assert (triton.kind, triton.version, triton.has_trtllm_backend) == ("container", "2.60.0", True)
+    assert triton.stub_python is None
+    stub = put(tmp_path, "opt/tritonserver/backends/python/triton_python_backend_stub", "")
+    stub.write_bytes(b"\x7fELF\0libpython3.12.so.1.0\0")
+    again = find_triton({}, tmp_path)
+    assert again is not None and again.stub_python == "3.12"
+
+
+def test_the_cuda_toolkit_of_a_container_tells_its_version(tmp_path: Path) -> None:
+    assert read_cuda_toolkit(tmp_path) is None
+    put(tmp_path, "usr/local/cuda/version.json", '{"cuda": {"name": "CUDA SDK", "version": "13.1.0"}}')
+    assert read_cuda_toolkit(tmp_path) == "13.1.0"
+    put(tmp_path, "usr/local/cuda/version.json", "[]")
+    assert read_cuda_toolkit(tmp_path) is None
 
 
 def test_this_machine_can_be_inspected_and_recorded() -> None:

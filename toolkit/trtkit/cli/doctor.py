@@ -9,6 +9,7 @@ from rich.table import Table
 from trtkit.checking.folder_checks import check_machine, open_whole_build
 from trtkit.cli.environment import cache_directory
 from trtkit.cli.output import Output, with_output
+from trtkit.doctor.facts import TritonInstall
 from trtkit.doctor.machine import Machine, inspect_machine, machine_record
 from trtkit.engines.cache import CacheSize, cache_size
 from trtkit.findings import Finding
@@ -61,7 +62,8 @@ def _facts(machine: Machine) -> list[tuple[str, str]]:
         ("python", f"{machine.python}, {machine.system} {machine.architecture}, {machine.libc}"),
         ("packages", packages),
         ("gpu", f"driver {gpu.version}{cuda}: {names or 'no GPU named'}" if gpu else "no NVIDIA driver"),
-        ("triton", f"{triton.version or 'unknown version'} ({triton.kind}) {triton.binary}" if triton else "none"),
+        ("cuda toolkit", machine.cuda_toolkit or "none"),
+        ("triton", _triton(triton) if triton else "none"),
         ("trtllm-build", str(machine.trtllm_build or "not on PATH")),
         ("cores", f"{machine.cpus}, {memory.numa_nodes} NUMA node{'s' if memory.numa_nodes != 1 else ''}"),
         ("memory", f"{memory.available_bytes / _GIB:.1f} of {memory.limit_bytes / _GIB:.1f} GiB free"),
@@ -73,6 +75,12 @@ def _facts(machine: Machine) -> list[tuple[str, str]]:
         ("container", machine.container or "none"),
         ("disk", f"{machine.free_disk_bytes / _GIB:.1f} GiB free"),
     ]
+
+
+def _triton(triton: TritonInstall) -> str:
+    """Version, kind and place of a server, and the Python of its models."""
+    stub = f", Python stub for {triton.stub_python}" if triton.stub_python else ""
+    return f"{triton.version or 'unknown version'} ({triton.kind}){stub} {triton.binary}"
 
 
 def _cached(size: CacheSize) -> str:

@@ -29,7 +29,8 @@ class TritonInstall:
 
     kind "wheel" is nvidia-pytriton's, "container" the one of NVIDIA's images. stub is the Python stub for the running
     Python and libpython the shared library that it loads; a container brings its own of both, so there None is fine.
-    has_trtllm_backend says whether NVIDIA's own `tensorrtllm` backend lies beside it.
+    has_trtllm_backend says whether NVIDIA's own `tensorrtllm` backend lies beside it. stub_python: the Python that the
+    stub was built for ("3.12"), None when it does not say.
     """
 
     kind: str
@@ -38,6 +39,7 @@ class TritonInstall:
     stub: Path | None
     libpython: Path | None
     has_trtllm_backend: bool
+    stub_python: str | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class MachineFacts:
 
     packages maps the distributions trtkit may use to their installed version, None for absent ones. container names
     the runtime this process lives in, None outside of one. free_disk_bytes is that of the working directory.
+    cuda_toolkit: version of the CUDA toolkit in /usr/local/cuda, None without one.
     """
 
     python: str
@@ -89,6 +92,7 @@ class MachineFacts:
     limits: Limits
     container: str | None
     free_disk_bytes: int
+    cuda_toolkit: str | None = None
 
     @property
     def tensorrt_llm(self) -> str | None:

@@ -1,5 +1,6 @@
-"""Asks the NVIDIA driver for its GPUs through nvidia-smi. Knows no CUDA library and no Python package."""
+"""Asks the NVIDIA driver for its GPUs through nvidia-smi, and the CUDA toolkit for its version. Loads no library."""
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -44,6 +45,15 @@ def parse_cuda_version(answer: str) -> str | None:
     """ "12.6" of the header that nvidia-smi prints, or None."""
     found = re.search(r"CUDA Version:\s*(\d+\.\d+)", answer)
     return found.group(1) if found else None
+
+
+def read_cuda_toolkit(root: Path) -> str | None:
+    """The version of the toolkit in /usr/local/cuda, which containers bring beside the driver's; None without one."""
+    try:
+        document = json.loads((root / "usr/local/cuda/version.json").read_text(encoding="utf-8"))
+        return str(document["cuda"]["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _ask(program: Path, arguments: list[str]) -> str:

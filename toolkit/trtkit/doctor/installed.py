@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import importlib.util
+import re
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,7 @@ PACKAGES = {
 # The Triton inside each nvidia-pytriton wheel; the binary has no --version.
 _WHEEL_TRITON = {"0.7.0": "2.51.0"}
 _CONTAINER_HOME = "opt/tritonserver"
+_LIBPYTHON = re.compile(rb"libpython(3\.\d+)\.so")
 
 
 def installed_packages() -> dict[str, str | None]:
@@ -47,6 +49,15 @@ def stub_of(server_home: Path, python_minor: str) -> Path | None:
     """The Python stub for this Python in the wheel's server folder, or None when the wheel has none for it."""
     stub = server_home / "python_backend_stubs" / python_minor / "triton_python_backend_stub"
     return stub if stub.is_file() else None
+
+
+def stub_python(stub: Path | None) -> str | None:
+    """The Python that a stub was linked with, by the name of the library that it loads; None when it names none."""
+    try:
+        found = _LIBPYTHON.search(stub.read_bytes()) if stub is not None else None
+    except OSError:
+        return None
+    return found.group(1).decode() if found else None
 
 
 def find_libpython(folders: Sequence[Path], python_minor: str) -> Path | None:
@@ -71,6 +82,7 @@ def _wheel_triton(packages: Mapping[str, str | None]) -> TritonInstall | None:
         stub=stub_of(home, python_minor),
         libpython=find_libpython(_library_folders(), python_minor),
         has_trtllm_backend=False,
+        stub_python=stub_python(stub_of(home, python_minor)),
     )
 
 
@@ -82,7 +94,9 @@ def _container_triton(root: Path) -> TritonInstall | None:
     version_file = home / "TRITON_VERSION"
     version = version_file.read_text(encoding="utf-8").strip() if version_file.is_file() else None
     backend = home / "backends" / "tensorrtllm"
-    return TritonInstall("container", binary, version, None, None, (backend / "libtriton_tensorrtllm.so").is_file())
+    has_backend = (backend / "libtriton_tensorrtllm.so").is_file()
+    stub = home / "backends" / "python" / "triton_python_backend_stub"
+    return TritonInstall("container", binary, version, None, None, has_backend, stub_python(stub))
 
 
 def _library_folders() -> list[Path]:

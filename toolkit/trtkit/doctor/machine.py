@@ -48,6 +48,7 @@ def inspect_machine(root: Path = Path("/"), folder: Path = Path(), search_path: 
         limits=host.read_limits(),
         container=host.container_name(root),
         free_disk_bytes=host.free_disk_bytes(folder),
+        cuda_toolkit=gpu.read_cuda_toolkit(root),
     )
 
 

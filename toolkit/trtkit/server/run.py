@@ -9,7 +9,7 @@ from trtkit.errors import ServerError
 from trtkit.server.endpoints import Endpoints
 from trtkit.server.figures import describe_change, read_counters
 from trtkit.server.launch import ServerFolders
-from trtkit.serving.contract import BLS
+from trtkit.serving.contract import BLS, TARGET
 
 
 class ReadyServer(Protocol):
@@ -31,6 +31,8 @@ class ReadyServer(Protocol):
 def describe(server: ReadyServer) -> tuple[dict[str, Any], str]:
     """The endpoints as a document and as text."""
     endpoints = server.endpoints
+    # The LLM API's repository has one model, and neither an ensemble nor a draft-target loop.
+    model = BLS if (server.folders.repository / BLS).is_dir() else TARGET
     http, metrics = (f"http://{endpoints.host}:{port}" for port in (endpoints.http_port, endpoints.metrics_port))
     document = {
         "schema": "trtkit.serve/1",
@@ -39,14 +41,14 @@ def describe(server: ReadyServer) -> tuple[dict[str, Any], str]:
         "grpc": f"grpc://{endpoints.grpc}",
         "http": http,
         "metrics": f"{metrics}/metrics",
-        "model": BLS,
+        "model": model,
         "log": None if server.pid is None else str(server.folders.log),
     }
     text = "\n".join(
         (
             f"ready: {server.folders.build}",
             f"  gRPC     grpc://{endpoints.grpc}  (trtkit generate grpc://{endpoints.grpc} 'Hello')",
-            f"  HTTP     {http}/v2/models/{BLS}/generate_stream",
+            f"  HTTP     {http}/v2/models/{model}/generate_stream",
             f"  metrics  {metrics}/metrics",
             *(() if server.pid is None else (f"  log      {server.folders.log}",)),
             "Ctrl-C leaves it; the server goes on." if server.pid is None else "Ctrl-C stops it.",

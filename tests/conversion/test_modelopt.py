@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import conversion_matrix as matrix
 import numpy as np
@@ -112,7 +113,7 @@ ALGORITHMS = {
     "nvfp4": "NVFP4",
 }
 IDS = tuple(tuple((7 * sample + 3 * place) % 256 for place in range(64)) for sample in range(4))
-QUANTIZED_SIZES = {
+QUANTIZED_SIZES: dict[str, Any] = {
     "hidden_size": 512,
     "intermediate_size": 512,
     "head_dim": 128,
@@ -269,7 +270,32 @@ def test_without_text_to_calibrate_on_nothing_is_quantised(
     assert caught.value.code == "CONV-CALIBRATION" and not list(tmp_path.iterdir())
 
 
-def test_experts_are_not_spread_by_modelopt(quantizable: Callable[[str], Path], tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError) as caught:
-        convert_to(quantizable("qwen3_moe"), tmp_path / "out", replace(_asked("nvfp4", 2), expert_parallel=2))
+def test_experts_are_not_spread_by_modelopt(
+    quantizable: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trtkit.conversion.modelopt_limits.transformers_major", lambda: 4)
+    with pytest.raises(CheckpointError, match="spreads none of them") as caught:
+        convert_to(quantizable("mixtral"), tmp_path / "out", replace(_asked("nvfp4", 2), expert_parallel=2))
     assert caught.value.code == "CONV-MODELOPT" and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "cause"),
+    [
+        ({"num_hidden_layers": 3}, {"pipeline_parallel": 2}, "spreads 3 layers over 2 stages only evenly"),
+        ({"intermediate_size": 192}, {"quantization": "int4_awq"}, "between 128 values, and the intermediate size"),
+        ({"intermediate_size": 520}, {"quantization": "nvfp4"}, "between 16 values, and the intermediate size"),
+        ({"head_dim": 64}, {"quantization": "w4a8_awq", "tensor_parallel": 4}, "width of attention per rank is 64"),
+        ({"family": "gemma", "vocab_size": 321}, {"quantization": "int4_awq"}, "not gemma's tied head"),
+    ],
+    ids=str,
+)
+def test_a_model_that_its_groups_and_stages_do_not_fit_is_refused_before_anything_is_loaded(
+    changes: dict[str, Any], options: dict[str, Any], cause: str, tmp_path: Path
+) -> None:
+    sizes = QUANTIZED_SIZES | changes
+    source = tiny.tiny_checkpoint(tmp_path / "source", sizes.pop("family", "llama"), "bfloat16", **sizes)
+    with pytest.raises(CheckpointError) as caught:
+        convert_to(source, tmp_path / "out", replace(_asked("int8_smoothquant"), **options))
+    assert caught.value.code == "CONV-MODELOPT" and cause in caught.value.cause
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]

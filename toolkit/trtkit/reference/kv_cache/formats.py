@@ -128,7 +128,7 @@ class Int4:
     def decode(self, layer: int, parts: Sequence[Tensor]) -> Tensor:
         """code * step + zero, in float32."""
         packed = parts[0].view(len(parts[0]), -1, self._group // 2)
-        step, zero = parts[1].view(len(packed), -1, 2).float().split(1, dim=2)
+        step, zero = parts[1].view(len(packed), -1, 2).float().chunk(2, dim=2)
         values = torch.cat([packed & 15, packed >> 4], dim=2).float().mul_(step).add_(zero)
         return values.to(self._dtype).view(-1, *self._shape)
 

@@ -30,16 +30,7 @@ def kv_format(asked: KvDtype, config: ModelConfig, weights: Weights) -> Format |
             return Int4(*heads, dtype)
         except ValueError as error:
             raise InputError(f"an INT4 cache: {error}", "choose fp8 or auto", code="KV-HEAD") from None
-    scales = [Scale(layer.kv_scale.key, layer.kv_scale.value) if layer.kv_scale else None for layer in weights.layers]
-    known = [scale for scale in scales if scale is not None]
-    if len(known) < len(scales) and kind == "int8":
-        raise InputError(
-            "an INT8 cache needs scales, and the checkpoint holds none",
-            "convert it with --kv-cache int8 and a calibration, or choose fp8, int4 or auto",
-            code="KV-SCALES",
-        )
-    stretch = _LARGEST.get(stored, 1.0) / _LARGEST[kind] if known else 1.0
-    known = [layer.kv_scale for layer in weights.layers if layer.kv_scale is not None]
+    known = [scale for scale in weights.kv_scales if scale is not None]
     if len(known) < len(weights.layers):
         if kind == "int8":
             raise InputError(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from trtkit.reference.kv_cache.formats import Scale
 from trtkit.reference.model.config import LayerConfig, ModelConfig
 from trtkit.reference.model.experts import Experts, SharedExpert
 from trtkit.reference.model.joins import Cut, rows_joiner
@@ -18,7 +19,7 @@ from trtkit.reference.model.norm import Norm, make_norm
 from trtkit.reference.model.quantized_linear import make_layer, side_by_side
 from trtkit.reference.model.rotary import pairs_as_neighbours
 from trtkit.reference.model.shards import Shape, Shards
-from trtkit.reference.model.weights import KvScale, Layer
+from trtkit.reference.model.weights import Layer
 
 Move = Callable[[Tensor], Tensor]
 
@@ -100,7 +101,7 @@ class _LayerReader:
         query, key = (self._move(pairs_as_neighbours(norm, config.head_dim, config.ropes[0].dim)) for norm in norms)
         return torch.cat([query.expand(config.num_q_heads, -1), key.expand(config.num_kv_heads, -1)])
 
-    def _kv_scale(self) -> KvScale | None:
+    def _kv_scale(self) -> Scale | None:
         """The scales of a quantised cache; their reciprocals, which older releases need too, say nothing new."""
         stem = f"{self._prefix}attention"
         names = [f"{stem}.{part}_cache_scaling_factor" for part in ("kv", "k", "v")]
@@ -111,7 +112,7 @@ class _LayerReader:
             self._shards.take(f"{stem}.kv_cache_rcp_scaling_factor", (1,), self._stage)
         both, key, value = (held.get(name) for name in names)
         key, value = key or both, value or both
-        return None if key is None or value is None else KvScale(key, value)
+        return None if key is None or value is None else Scale(key, value)
 
     def _mlp(self) -> Mlp:
         config = self._config

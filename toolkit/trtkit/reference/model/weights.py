@@ -1,20 +1,13 @@
 """The weights of a decoder as it runs them: fused, packed, as functions. Knows no files and runs nothing."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from torch import Tensor
 
+from trtkit.reference.kv_cache.formats import Scale
 from trtkit.reference.model.linear import Linear
 from trtkit.reference.model.mlp import Mlp
 from trtkit.reference.model.norm import Norm
-
-
-class KvScale(NamedTuple):
-    """What the codes of a quantised cache are multiplied by: x ~= code * scale."""
-
-    key: float
-    value: float
 
 
 @dataclass(frozen=True)
@@ -30,7 +23,7 @@ class Layer:
     qkv: Linear
     head_norm: Tensor | None
     rope: int | None
-    kv_scale: KvScale | None
+    kv_scale: Scale | None
     dense: Linear
     attention_norm: Norm | None
     post_norm: Norm
@@ -60,6 +53,6 @@ class Weights:
     rotations: tuple[Tensor, ...]
 
     @property
-    def kv_scales(self) -> tuple[KvScale | None, ...]:
+    def kv_scales(self) -> tuple[Scale | None, ...]:
         """The scales of a quantised cache, layer by layer, None where the checkpoint has none."""
         return tuple(layer.kv_scale for layer in self.layers)

@@ -4,6 +4,8 @@ import fnmatch
 import hashlib
 import json
 import shutil
+import socket
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +16,7 @@ import yaml
 from tiny import tiny_checkpoint
 from trtkit.checkpoints.source import find_checkpoint, resolve_checkpoint
 from trtkit.config.load import load_config
+from trtkit.errors import CheckpointError
 from trtkit.errors import CheckpointError
 from trtkit.pipeline.dry_run import dry_run
 from trtkit.pipeline.run import BuildOptions, build
@@ -144,3 +147,15 @@ def test_other_weights_on_the_hub_are_another_build(hub: list[str], tmp_path: Pa
     before = json.loads((tmp_path / "build" / "manifest.json").read_text())["inputs"]["target"]["digest"]
     report, _ = llmapi_build(tmp_path)
     assert json.loads(report.manifest.read_text())["inputs"]["target"]["digest"] != before
+
+
+def test_a_hub_out_of_reach_is_an_error_with_a_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real client against a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    api = partial(huggingface_hub.HfApi, endpoint=f"http://127.0.0.1:{port}")
+    monkeypatch.setattr(huggingface_hub, "HfApi", api)
+    with pytest.raises(CheckpointError, match="cannot be fetched from the hub") as caught:
+        resolve_checkpoint("org/model", tmp_path, weights=False)
+    assert caught.value.code == "HUB"

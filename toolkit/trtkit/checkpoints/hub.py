@@ -40,7 +40,7 @@ def download(name: str, out: Path, revision: str | None = None, *, weights: bool
         fetch([*_DESCRIPTION, *([_WEIGHTS] if weights else [])], None if weights else _INDEX)
         if weights and pickles and not _holds(partial, _WEIGHTS):
             fetch([_PICKLES], None)
-    except (OSError, ValueError, HfHubHTTPError) as error:
+    except (OSError, ValueError, _http_error(HfHubHTTPError)) as error:
         raise CheckpointError(
             f"{name} cannot be fetched from the hub: {str(error).splitlines()[0]}",
             "check the id, the network and the access rights (huggingface-cli login), or give a folder",
@@ -87,6 +87,11 @@ def hub_commit(folder: Path) -> str | None:
         return None
     commit: str = json.loads(path.read_text(encoding="utf-8"))["revision"]
     return commit
+
+
+def _http_error(hub_error: type[Exception]) -> type[Exception]:
+    """The base of all errors of the HTTP library that this huggingface_hub uses (httpx, or requests before 1.0)."""
+    return next((base for base in hub_error.__mro__ if base.__name__ == "HTTPError"), hub_error)
 
 
 def _listing(api: Any, name: str, revision: str | None) -> dict[str, Any]:

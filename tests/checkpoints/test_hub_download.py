@@ -17,7 +17,6 @@ from tiny import tiny_checkpoint
 from trtkit.checkpoints.source import find_checkpoint, resolve_checkpoint
 from trtkit.config.load import load_config
 from trtkit.errors import CheckpointError
-from trtkit.errors import CheckpointError
 from trtkit.pipeline.dry_run import dry_run
 from trtkit.pipeline.run import BuildOptions, build
 

@@ -57,6 +57,18 @@ def change_weights(build: Build, role: str, change: Callable[[Tensors], None]) -
     save_file(tensors, path)
 
 
+def drop_last_layer(build: Build, role: str, num_layers: int) -> None:
+    """A converted checkpoint of num_layers layers without its last one, by all its files."""
+
+    def drop(tensors: Tensors) -> None:
+        for name in [name for name in tensors if name.startswith(f"transformer.layers.{num_layers - 1}.")]:
+            del tensors[name]
+
+    change_weights(build, role, drop)
+    change_checkpoint(build, role, num_hidden_layers=num_layers - 1)
+    (build.checkpoint(role) / "conversion.json").unlink(missing_ok=True)
+
+
 def change_checkpoint(build: Build, role: str, **values: Any) -> None:
     """Change keys of a converted checkpoint's config.json."""
     path = build.checkpoint(role) / "config.json"

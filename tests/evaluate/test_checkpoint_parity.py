@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from deployed_tiny import Tensors, change_checkpoint, change_weights, copy_of, deployed_tiny
+from deployed_tiny import Tensors, change_checkpoint, change_weights, copy_of, deployed_tiny, drop_last_layer
 from trtkit.builds import Build
 from trtkit.cli.main import cli
+from trtkit.errors import DifferenceError
 from trtkit.evaluate.checkpoint_run import compare_checkpoint
 from trtkit.evaluate.drift import first_unexplained, judge_drift, points_of
 from trtkit.evaluate.record_choice import PromptChoice
@@ -77,6 +78,12 @@ def test_a_fault_is_found_where_it_is(fault: Callable[[Tensors], None], place: s
 def test_a_wrong_rope_base_shows_in_the_first_attention(broken: Build) -> None:
     change_checkpoint(broken, "target", rotary_base=500000.0)
     assert compare_checkpoint(broken, CHOICE)["first_fault"]["name"] == "layer 0 attention"
+
+
+def test_a_missing_layer_is_named(broken: Build) -> None:
+    drop_last_layer(broken, "target", 3)
+    with pytest.raises(DifferenceError, match=r"(?s)has 2 layers, the original 3.*transformer\.layers\.2"):
+        compare_checkpoint(broken, CHOICE)
 
 
 def test_the_draft_can_be_followed_too(build: Build) -> None:

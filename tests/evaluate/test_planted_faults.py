@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from deployed_tiny import Tensors, change_checkpoint, change_weights, copy_of, deployed_tiny
+from deployed_tiny import Tensors, change_checkpoint, change_weights, copy_of, deployed_tiny, drop_last_layer
 from trtkit.builds import Build
 from trtkit.cli.main import cli
 from trtkit.errors import CheckpointError
@@ -81,17 +81,13 @@ def test_wrong_weights_are_different(fault: Callable[[Tensors], None], broken: B
     change_weights(broken, "target", fault)
     document = check(broken)
     assert document["verdict"] == "different"
+    assert [found["fault"] for found in document["diagnosis"]] == ["model"]
     # A coarse dtype may excuse a prompt or two; it may not excuse the fault.
     assert document["different"] >= len(document["prompts"]) * (1 if is_exact(broken) else 0.7)
 
 
 def test_a_missing_last_layer_is_different(broken: Build) -> None:
-    def drop(tensors: Tensors) -> None:
-        for name in [name for name in tensors if name.startswith("transformer.layers.2.")]:
-            del tensors[name]
-
-    change_weights(broken, "target", drop)
-    change_checkpoint(broken, "target", num_hidden_layers=2)
+    drop_last_layer(broken, "target", 3)
     assert check(broken)["verdict"] == "different"
 
 
@@ -104,7 +100,9 @@ def test_a_wrong_configuration_is_different(values: dict[str, Any], broken: Buil
 def test_a_tokenizer_that_adds_a_bos_is_named(broken: Build) -> None:
     path = broken.tokenizer / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "add_bos_token": True}))
-    case = check(broken)["prompts"][0]["cases"][0]
+    document = check(broken)
+    assert [found["fault"] for found in document["diagnosis"]] == ["tokenizer"]
+    case = document["prompts"][0]["cases"][0]
     assert case["verdict"] == "different"
     assert case["prompt_lengths"][1] == case["prompt_lengths"][0] + 1
 

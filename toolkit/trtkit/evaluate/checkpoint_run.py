@@ -50,8 +50,8 @@ def compare_checkpoint(
 ) -> dict[str, Any]:
     """Run the prompts through both, compare the residual stream after every part of every layer, and the logits.
 
-    Raises CheckpointError when a checkpoint cannot be executed, InputError when no prompt fits. A fault is not an
-    error here (see refuse_fault).
+    Raises CheckpointError when a checkpoint cannot be executed, InputError when no prompt fits, DifferenceError when
+    the two have not the same layers. Any other fault is not an error here (see refuse_fault).
     """
     folder = unchanged_source(build, role)
     limits, model = build.config.limits, build.config.models[role]
@@ -59,6 +59,7 @@ def compare_checkpoint(
     texts = [sent.prompt_ids for _, sent in encoded if len(sent.prompt_ids) > 1]
     tracer = CheckpointTracer.load(build.checkpoint(role), limits.max_input_len)
     oracle, probe = Oracle.load(folder), Oracle.load(folder, dtype=PROBE_DTYPE)
+    _refuse_missing_layers(role, tracer.config.num_layers, oracle.num_layers)
     deployed_errors, probe_errors, agreement = _Errors(), _Errors(), Agreement()
     for done, token_ids in enumerate(texts):
         on_progress(Progress("layers", done, len(texts), "texts"))
@@ -92,6 +93,15 @@ def refuse_fault(document: dict[str, Any]) -> None:
             f"the converted {document['role']} leaves the original at {fault['name']}: relative error "
             f"{fault['error']:.3g}, rounding explains {fault['tolerance']:.3g}",
             f"look at {', '.join(fault['tensors'])}; everything before is right",
+            code="CHECKPOINT-PARITY",
+        )
+
+
+def _refuse_missing_layers(role: str, num_layers: int, expected: int) -> None:
+    if num_layers != expected:
+        raise DifferenceError(
+            f"the converted {role} has {num_layers} layers, the original {expected}",
+            f"look at transformer.layers.{min(num_layers, expected)}, the first that only one of them has",
             code="CHECKPOINT-PARITY",
         )
 

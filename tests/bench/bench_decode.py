@@ -39,25 +39,26 @@ class Timing:
 
 
 Measure = Callable[[tuple[int, ...], int], Timing]
+Clock = Callable[[], float]
 
 
-def measure_engine(engine: Engine) -> Measure:
+def measure_engine(engine: Engine, clock: Clock) -> Measure:
     def measure(prompt: tuple[int, ...], num_tokens: int) -> Timing:
         engine.submit(GenerationRequest("bench", prompt, num_tokens))
-        start = time.perf_counter()
+        start = clock()
         engine.step()
-        first = time.perf_counter()
+        first = clock()
         while engine.has_work:
             engine.step()
-        return Timing((first - start) * 1e3, (num_tokens - 1) / (time.perf_counter() - first))
+        return Timing((first - start) * 1e3, (num_tokens - 1) / (clock() - first))
 
     return measure
 
 
-def measure_transformers(model: PreTrainedModel) -> Measure:
+def measure_transformers(model: PreTrainedModel, clock: Clock) -> Measure:
     def seconds(prompt: tuple[int, ...], num_tokens: int) -> float:
         ids = torch.tensor([prompt])
-        start = time.perf_counter()
+        start = clock()
         answer = model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
@@ -66,7 +67,7 @@ def measure_transformers(model: PreTrainedModel) -> Measure:
             eos_token_id=None,
             pad_token_id=0,
         )
-        elapsed = time.perf_counter() - start
+        elapsed = clock() - start
         if answer.shape[1] != len(prompt) + num_tokens:
             raise RuntimeError("transformers stopped early; the comparison would be unfair")
         return elapsed
@@ -83,13 +84,13 @@ def random_prompt(length: int, seed: int) -> tuple[int, ...]:
     return tuple(torch.randint(1000, 40_000, (length,), generator=generator).tolist())
 
 
-def load(checkpoint: Path, dtype: str, scratch: Path) -> dict[str, Measure]:
+def load(checkpoint: Path, dtype: str, scratch: Path, clock: Clock) -> dict[str, Measure]:
     convert_checkpoint(checkpoint, scratch, ConversionOptions(dtype=dtype))
     started = time.perf_counter()
     engine = Engine.load(scratch, max_batch_size=1, max_seq_len=1024, cache=CacheOptions(reuse="off"))
     sys.stderr.write(f"engine loaded in {time.perf_counter() - started:.2f} s\n")
     oracle = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=getattr(torch, dtype)).eval()
-    return {"transformers": measure_transformers(oracle), "trtkit": measure_engine(engine)}
+    return {"transformers": measure_transformers(oracle, clock), "trtkit": measure_engine(engine, clock)}
 
 
 def main() -> None:
@@ -97,12 +98,14 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, default=cache_directory() / "checkpoints" / TARGET)
     parser.add_argument("--dtype", default="bfloat16", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--cpu-time", action="store_true", help="count CPU time; for one thread on a busy machine")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--new-tokens", type=int, default=128)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     with tempfile.TemporaryDirectory() as scratch:
-        peers = load(arguments.checkpoint, arguments.dtype, Path(scratch))
+        clock = time.process_time if arguments.cpu_time else time.perf_counter
+        peers = load(arguments.checkpoint, arguments.dtype, Path(scratch), clock)
     sys.stdout.write(f"{arguments.dtype}, {arguments.threads} threads, {arguments.new_tokens} new tokens\n")
     sys.stdout.write("prompt  engine        TTFT ms  tokens/s  (fastest run)  ratio\n")
     for length in PROMPT_LENGTHS:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from trtkit.config.load import parse_config
 from trtkit.config.schema import BuildConfig
-from trtkit.engines.placement import place
+from trtkit.engines.placement import hands_logits_over, place
 
 
 def pair(count: int | None, target: int, draft: int, pipeline: int = 1) -> BuildConfig:
@@ -51,3 +51,20 @@ def test_the_orchestrator_comes_first_then_the_draft(
     placement = place(config)
     assert placement.participants == {"target": target, "draft": draft}
     assert placement.num_processes == 1 + len(target) + len(draft)
+
+
+@pytest.mark.parametrize(
+    ("backend", "acceptance", "pipeline", "over_mpi"),
+    [
+        ("engine", "logits", 1, True),
+        ("engine", "logits", 2, False),
+        ("engine", "token", 1, False),
+        ("reference", "logits", 1, False),
+    ],
+)
+def test_logits_go_over_mpi_between_engines_without_pipeline_stages(
+    backend: str, acceptance: str, pipeline: int, over_mpi: bool
+) -> None:
+    config = pair(8, 2, 1, pipeline)
+    speculation = config.speculation.model_copy(update={"acceptance": acceptance})
+    assert hands_logits_over(config.model_copy(update={"backend": backend, "speculation": speculation})) == over_mpi

@@ -52,8 +52,10 @@ def hands_logits_over(config: BuildConfig) -> bool:
     """Whether the draft's processes send their logits to the target's by MPI (speculative_decoding_fast_logits).
 
     NVIDIA's backend does so only in orchestrator mode with processes that were started beforehand; elsewhere the
-    logits would pass through Triton, K x vocabulary numbers for every step.
+    logits pass through Triton, K x vocabulary numbers for every step. The receiving rank shares them with the tensor
+    ranks and not with pipeline stages (generateRequestOptions.cpp), so a pair with stages goes the other way.
     """
     speculation = config.speculation
     by_logits = isinstance(speculation, DraftTarget) and speculation.acceptance == "logits"
-    return by_logits and config.backend == "engine"
+    has_stages = any(model.pipeline_parallel > 1 for model in config.models.values())
+    return by_logits and config.backend == "engine" and not has_stages

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trtkit.checkpoints.model_spec import ModelSpec
 from trtkit.planning.split import Split
@@ -11,6 +11,8 @@ from trtkit.planning.tensors import POSITIONS, PlannedTensor, rank_tensors
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 FLOAT32_BYTES = 4
 AWQ_GROUP = 128
+# modelopt pads the vocabulary to a multiple of this for AWQ.
+AWQ_VOCABULARY = 64
 NVFP4_GROUP = 16
 # What nvidia-modelopt quantises and exports; the rest trtkit writes itself.
 BY_MODELOPT = frozenset({"int4_awq", "w4a8_awq", "int8_smoothquant", "nvfp4"})
@@ -38,6 +40,8 @@ def rank_bytes(spec: ModelSpec, split: Split, weights: WeightFormat, rank: int) 
     Exact for every format: as trtkit writes it, or as nvidia-modelopt 0.47 exports it, which cuts the embedding too.
     """
     by_modelopt = weights.quantization in BY_MODELOPT
+    if weights.quantization.endswith("awq"):
+        spec = replace(spec, vocab_size=-(-spec.vocab_size // AWQ_VOCABULARY) * AWQ_VOCABULARY)
     total = 0
     for tensor in rank_tensors(spec, split, rank):
         whole = tensor_bytes(tensor, weights)

@@ -126,7 +126,10 @@ def _modelopt_lines() -> list[str]:
     for family in tiny.FAMILIES:
         lines.append(f"| {family} | " + " | ".join(hf_cell(family, column) for column in HF) + " |")
     reasons = [f"- `{key}`: {explained}." for key, (_, explained) in REASONS.items()]
-    lines += ["", "What else stands in a cell is refused with CONV-MODELOPT before anything is loaded:", "", *reasons]
+    refused = (
+        "What else stands in a cell is refused before anything is loaded (CONV-MODELOPT; fp8 of GPT-2 CONV-HF-FP8):"
+    )
+    lines += ["", refused, "", *reasons]
     also = (
         "AWQ also wants 128 values of every width on each rank, NVFP4 16; AWQ of Gemma a vocabulary that is a multiple",
         "of 64; and all of them layers that divide evenly over the stages, and `--ep 1`.",

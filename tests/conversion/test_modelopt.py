@@ -13,9 +13,11 @@ import conversion_matrix as matrix
 import numpy as np
 import pytest
 import tiny
+from click.testing import CliRunner
 from converted import Tensor, read_config, read_ranks, read_tensors
 from reassembly import to_float
 from trtkit.checkpoints.quantized import read_quantized
+from trtkit.cli.main import cli
 from trtkit.conversion.convert import convert_to
 from trtkit.conversion.options import MODELOPT_QUANTIZATIONS, ConversionOptions
 from trtkit.errors import CheckpointError, InputError
@@ -299,3 +301,14 @@ def test_a_model_that_its_groups_and_stages_do_not_fit_is_refused_before_anythin
         convert_to(source, tmp_path / "out", replace(_asked("int8_smoothquant"), **options))
     assert caught.value.code == "CONV-MODELOPT" and cause in caught.value.cause
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_a_model_larger_than_the_memory_is_refused_before_it_is_loaded(
+    quantizable: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the kernel would kill the process without a word."""
+    source = quantizable("llama")
+    monkeypatch.setattr("trtkit.doctor.host._meminfo", lambda _: {"MemTotal": 4096, "MemAvailable": 1024})
+    result = CliRunner().invoke(cli, ["convert", str(source), str(tmp_path / "out"), "--quantization", "nvfp4"])
+    assert result.exit_code == 2 and "CONV-MEMORY" in result.stderr and "with little memory" in result.stderr
+    assert not list(tmp_path.iterdir())

@@ -75,6 +75,8 @@ def _calibration_ids(folder: Path, options: ConversionOptions, texts: Path | Non
             )
         return ()
     from trtkit.conversion.foreign_source import foreign_files
+    from trtkit.conversion.modelopt_limits import refuse_too_large
+    from trtkit.doctor.host import read_memory
 
     if foreign_files(folder, allow_pickle=options.allow_pickle):
         raise InputError(
@@ -82,6 +84,7 @@ def _calibration_ids(folder: Path, options: ConversionOptions, texts: Path | Non
             "give the safetensors checkpoint, or another quantization",
             code="CONV-OPTION",
         )
+    refuse_too_large(folder, read_memory(Path("/")).available_bytes)
     try:
         from trtkit.calibration.modelopt_samples import calibration_ids
     except ImportError as error:

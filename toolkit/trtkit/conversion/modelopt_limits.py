@@ -1,4 +1,4 @@
-"""What nvidia-modelopt can quantise and export, and why not the rest, known before a model is loaded. Pure.
+"""What nvidia-modelopt can quantise and export, and why not the rest, before a model is loaded. Opens headers only.
 
 Found by running modelopt 0.47 on every family (tests/conversion/test_modelopt.py); docs/conversion-matrix.md shows it.
 """
@@ -6,9 +6,11 @@ Found by running modelopt 0.47 on every family (tests/conversion/test_modelopt.p
 import importlib.util
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Literal
 
 from trtkit.checkpoints.model_spec import ModelSpec
+from trtkit.checkpoints.weights import open_weights
 from trtkit.errors import CheckpointError, MissingToolError
 
 ModeloptQuantization = Literal["fp8", "int4_awq", "w4a8_awq", "int8_smoothquant", "nvfp4"]
@@ -65,6 +67,18 @@ def refuse_impossible(spec: ModelSpec, options: ModeloptOptions, where: str) -> 
     if reason is not None:
         cause, fix = reason
         raise CheckpointError(cause, fix, code="CONV-MODELOPT", where=where)
+
+
+def refuse_too_large(checkpoint: Path, available_bytes: int) -> None:
+    """Raise CheckpointError CONV-MEMORY when the whole model, which modelopt holds, does not fit into this machine."""
+    needed = sum(tensor.num_bytes for tensor in open_weights(checkpoint).values())
+    if needed > available_bytes:
+        raise CheckpointError(
+            f"modelopt holds the whole model, {needed / 1e9:.1f} GB, and {available_bytes / 1e9:.1f} GB are free",
+            f"use a machine with more memory, or choose {_OWN} with little memory",
+            code="CONV-MEMORY",
+            where=str(checkpoint),
+        )
 
 
 def transformers_major() -> int:

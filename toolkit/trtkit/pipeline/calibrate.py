@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from trtkit.config.schema import BuildConfig
+from trtkit.conversion.modelopt_limits import refuse_too_large
 from trtkit.conversion.options import MODELOPT_QUANTIZATIONS as BY_MODELOPT
-from trtkit.doctor import Machine
+from trtkit.doctor import Machine, inspect_machine
 from trtkit.errors import InputError, MissingToolError
 from trtkit.findings import Finding
 from trtkit.pipeline.inputs import CheckpointInput
@@ -61,9 +62,13 @@ def calibration_runner(
 
 
 def quantiser_samples(role: str, request: BuildRequest) -> tuple[tuple[int, ...], ...]:
-    """The token ids that modelopt calibrates a model on while it is converted; none for what it does not quantise."""
+    """The token ids that modelopt calibrates a model on while it is converted; none for what it does not quantise.
+
+    Raises CheckpointError CONV-MEMORY when the model does not fit into this machine, as modelopt needs it.
+    """
     if request.config.models[role].quantization not in BY_MODELOPT:
         return ()
+    refuse_too_large(request.inputs[role].folder, inspect_machine().memory.available_bytes)
     try:
         from trtkit.calibration.modelopt_samples import calibration_ids
         from trtkit.calibration.samples import SampleOptions

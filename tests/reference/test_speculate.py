@@ -297,3 +297,13 @@ def test_a_request_that_forbids_every_token_ends_alone(make_engine: MakeEngine, 
     failed = {output.request_id: output.error.code for output in outputs if output.error is not None}
     assert failed == {"all": "REQ-SCORES", "draft": "REQ-SCORES"}
     assert sum(len(output.token_ids) for output in outputs if output.request_id == "good") == 4
+
+
+def test_a_draft_ends_where_it_would_end(make_engine: MakeEngine, make_prompt: MakePrompt) -> None:
+    request = GenerationRequest("a", make_prompt(12), 30)
+    free = plain(make_engine(), request)
+    end_id = next(token for i, token in enumerate(free) if i >= 2 and token not in free[:i])
+    proposer = EngineProposer(make_engine(), 97, with_logits=True)
+    [proposal] = proposer.propose([(replace(request, end_id=end_id), 20)])
+    assert proposal.draft_ids == free[: free.index(end_id) + 1]
+    assert proposal.draft_logits is not None and len(proposal.draft_logits) == len(proposal.draft_ids)

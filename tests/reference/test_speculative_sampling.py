@@ -38,25 +38,27 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Engine]:
     return loaded
 
 
-def distribution_after(target: Engine, token_ids: tuple[int, ...], params: SamplingParams) -> torch.Tensor:
+def distribution_after(
+    target: Engine, token_ids: tuple[int, ...], params: SamplingParams, forbidden: tuple[int, ...] = ()
+) -> torch.Tensor:
     request = GenerationRequest("p", token_ids, 1, returns=Returns(generation_logits=True))
     logits = torch.tensor(target.generate(request)[0].generation_logits[0])
     counts = {token: token_ids.count(token) for token in token_ids}
-    return probabilities(adjust(logits, params, Past(counts)), params)
+    return probabilities(adjust(logits, params, Past(counts, forbidden)), params)
 
 
-def joint(target: Engine, params: SamplingParams) -> dict[int, float]:
-    first = distribution_after(target, PROMPT, params)
+def joint(target: Engine, params: SamplingParams, forbidden_first: tuple[int, ...] = ()) -> dict[int, float]:
+    first = distribution_after(target, PROMPT, params, forbidden_first)
     second = torch.stack([distribution_after(target, (*PROMPT, token), params) for token in range(VOCAB)])
     return dict(enumerate((first[:, None] * second).reshape(-1).tolist()))
 
 
 def answers(
-    engines: dict[str, Engine], params: SamplingParams, num_samples: int, *, by_logits: bool
+    engines: dict[str, Engine], params: SamplingParams, num_samples: int, *, by_logits: bool, **changes: int
 ) -> list[SpeculativeAnswer]:
     """Each with a seed of its own and a draft length from 1 to 3."""
     proposer = EngineProposer(engines["draft"], VOCAB, with_logits=by_logits)
-    requests = [GenerationRequest("s", PROMPT, 3, replace(params, seed=seed)) for seed in range(num_samples)]
+    requests = [GenerationRequest("s", PROMPT, 3, replace(params, seed=seed), **changes) for seed in range(num_samples)]
     lengths = [FixedDraftLength(1 + seed % 3) for seed in range(num_samples)]
     pairs = list(zip(requests, lengths, strict=True))
     chunks = [pairs[start : start + BATCH] for start in range(0, num_samples, BATCH)]
@@ -78,6 +80,17 @@ def check(engines: dict[str, Engine], way: str, num_samples: int, *, by_logits: 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_engines_answers_follow_the_target(engines: dict[str, Engine], way: str, by_logits: bool) -> None:
     check(engines, way, 3_000, by_logits=by_logits)
+
+
+@pytest.mark.parametrize("by_logits", [True, False], ids=["by logits", "by tokens"])
+def test_a_minimum_before_the_end_id_is_part_of_both_distributions(engines: dict[str, Engine], by_logits: bool) -> None:
+    params = WAYS["temperature"]
+    end_id = int(distribution_after(engines["draft"], PROMPT, params).argmax())
+    found = answers(engines, params, 2_000, by_logits=by_logits, end_id=end_id, min_new_tokens=1)
+    pairs = [answer.token_ids[0] * VOCAB + answer.token_ids[1] for answer in found]
+    bins = make_bins(joint(engines["target"], params, (end_id,)), 2_000)
+    assert p_value(bins.count(pairs), bins.probabilities, np.random.default_rng(0)) > LEVEL
+    assert any(len(answer.token_ids) == 2 for answer in found), "some end where they may"
 
 
 @pytest.mark.slow

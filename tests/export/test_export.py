@@ -40,7 +40,7 @@ def preset(name: str, *overrides: str) -> BuildConfig:
 @pytest.mark.parametrize("name", EXPORTABLE)
 def test_the_counterparts_are_golden(name: str, assert_golden: Callable[[str, Path], None]) -> None:
     config = preset(name)
-    stored = name.endswith("_llmapi")
+    stored = {"target"} if name.endswith("_llmapi") else set()
     for counterpart in (
         export_vllm(config, checkpoints=named(config), stored_quantized=stored),
         export_transformers(config, checkpoints=named(config)),
@@ -99,6 +99,13 @@ def test_what_vllm_cannot_make_is_refused(override: str, where: str) -> None:
     with pytest.raises(InputError) as error:
         vllm_command(config, checkpoints=named(config))
     assert error.value.where == where
+
+
+def test_weights_that_are_stored_quantised_are_not_quantised_again() -> None:
+    config = preset("llama70b_spec")
+    command = vllm_command(config, checkpoints=named(config), stored_quantized={"target", "draft"})
+    assert "--quantization" not in command
+    assert "quantization" not in json.loads(command[command.index("--speculative-config") + 1])
 
 
 def test_what_is_lost_is_said() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from trtkit.artifacts import write_text
+from trtkit.checkpoints.quantized import read_quantized
 from trtkit.checkpoints.source import find_checkpoint
 from trtkit.cli.environment import cache_directory
 from trtkit.cli.output import Output, with_output
@@ -46,6 +47,5 @@ def _export(runtime: str, config: BuildConfig) -> Counterpart:
     named = {role: str(folders[role] or model.checkpoint) for role, model in config.models.items()}
     if runtime == "transformers":
         return export_transformers(config, checkpoints=named)
-    target = folders["target"]
-    stored = target is not None and (target / "hf_quant_config.json").is_file()
+    stored = {role for role, folder in folders.items() if folder is not None and read_quantized(folder) is not None}
     return export_vllm(config, checkpoints=named, stored_quantized=stored)

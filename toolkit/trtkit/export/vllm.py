@@ -4,7 +4,7 @@ vLLM speculates with a draft model in its V1 engine: --speculative-config with m
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from trtkit.config.schema import BuildConfig, DraftTarget, Model
@@ -17,10 +17,12 @@ _ONLINE_QUANTIZATION = {"none": None, "fp8": "fp8"}
 _KV_DTYPES = ("auto", "fp8")
 
 
-def vllm_command(config: BuildConfig, *, checkpoints: Mapping[str, str], stored_quantized: bool = False) -> list[str]:
+def vllm_command(
+    config: BuildConfig, *, checkpoints: Mapping[str, str], stored_quantized: Collection[str] = ()
+) -> list[str]:
     """The argument list. `checkpoints` maps a role to the folder or hub id that vLLM is given.
 
-    stored_quantized: the target's checkpoint is quantised already, which vLLM finds by itself. Raises InputError for
+    stored_quantized: the roles whose checkpoint is quantised already, which vLLM finds by itself. Raises InputError for
     weights or a KV cache that vLLM cannot make from this checkpoint.
     """
     target, limits = config.target, config.limits
@@ -28,7 +30,7 @@ def vllm_command(config: BuildConfig, *, checkpoints: Mapping[str, str], stored_
     command = ["vllm", "serve", checkpoints["target"]]
     command += ["--revision", target.revision] if target.revision else []
     command += ["--dtype", target.dtype]
-    command += [] if stored_quantized else _quantization("target", target)
+    command += [] if "target" in stored_quantized else _quantization("target", target)
     command += ["--tensor-parallel-size", str(target.tensor_parallel)]
     command += ["--pipeline-parallel-size", str(target.pipeline_parallel)]
     command += ["--enable-expert-parallel"] if target.expert_parallel > 1 else []
@@ -36,11 +38,15 @@ def vllm_command(config: BuildConfig, *, checkpoints: Mapping[str, str], stored_
     command += ["--kv-cache-dtype", config.kv_cache.dtype, "--block-size", str(config.kv_cache.block_size)]
     command += ["--enable-prefix-caching" if config.kv_cache.reuse else "--no-enable-prefix-caching"]
     if config.draft is not None:
-        command += ["--speculative-config", json.dumps(_speculation(config, config.draft, checkpoints["draft"]))]
+        quantization = [] if "draft" in stored_quantized else _quantization("draft", config.draft)
+        speculation = _speculation(config, config.draft, checkpoints["draft"], quantization)
+        command += ["--speculative-config", json.dumps(speculation)]
     return [*command, "--port", str(config.serving.http_port)]
 
 
-def export_vllm(config: BuildConfig, *, checkpoints: Mapping[str, str], stored_quantized: bool = False) -> Counterpart:
+def export_vllm(
+    config: BuildConfig, *, checkpoints: Mapping[str, str], stored_quantized: Collection[str] = ()
+) -> Counterpart:
     """The command as shell text, with notes."""
     text = folded(vllm_command(config, checkpoints=checkpoints, stored_quantized=stored_quantized)) + "\n"
     return Counterpart("vllm", text, tuple(_notes(config)))
@@ -58,7 +64,7 @@ def _quantization(role: str, model: Model) -> list[str]:
     return ["--quantization", name] if name else []
 
 
-def _speculation(config: BuildConfig, draft: Model, checkpoint: str) -> dict[str, Any]:
+def _speculation(config: BuildConfig, draft: Model, checkpoint: str, quantization: list[str]) -> dict[str, Any]:
     if draft.tensor_parallel not in (1, config.target.tensor_parallel):
         raise InputError(
             f"vLLM runs a draft on 1 rank or on the target's {config.target.tensor_parallel}, not on "
@@ -67,7 +73,6 @@ def _speculation(config: BuildConfig, draft: Model, checkpoint: str) -> dict[str
             code="EXPORT-DRAFT-TP",
             where="draft.tensor_parallel",
         )
-    quantization = _quantization("draft", draft)
     return {
         "method": "draft_model",
         "model": checkpoint,

@@ -25,7 +25,7 @@ def header(**changes: object) -> RecordHeader:
 
 def step(token: int, runner_up: int, margin: float) -> OracleStep:
     """A step with two recorded tokens; the state has length 4 and the two rows are 1 apart."""
-    return OracleStep(10.0, 4.0, (token, runner_up), (0.0, margin), (0.0, 1.0))
+    return OracleStep(10.0, 4.0, (token, runner_up), (0.0, margin), (0.0, 1.0), -0.1)
 
 
 def answer(name: str, *steps: OracleStep, group: str = "short", prompt_ids: tuple[int, ...] = (5, 6)) -> RecordedAnswer:

@@ -9,6 +9,7 @@ from tiny import tiny_checkpoint, write_json
 from trtkit.errors import CheckpointError, InputError, RequestError
 from trtkit.evaluate.encoding import PromptEncoder
 from trtkit.evaluate.oracle import TOP_K, Oracle
+from trtkit.evaluate.oracle_batch import answer_batch
 from trtkit.evaluate.prompts import Prompt
 from trtkit.evaluate.record import read_record
 from trtkit.evaluate.recording import RecordRequest, make_record
@@ -44,6 +45,25 @@ def generate(oracle: Oracle, max_new_tokens: int, end_ids: list[int]) -> list[in
 def test_it_says_what_generate_says(folder: Path) -> None:
     oracle = Oracle.load(folder)
     assert [token for token, _ in oracle.answer(PROMPT, 24, [2])] == generate(oracle, 24, [2])
+
+
+def test_a_batch_of_prompts_is_answered_as_each_alone(folder: Path) -> None:
+    oracle = Oracle.load(folder)
+    prompts = [PROMPT, PROMPT[:2], (11, 12, 13, 14, 15, 16, 17, 18)]
+    end_id = generate(oracle, 12, [])[6]  # ends the first answer early, while the others go on
+    alone = [[step for _, step in oracle.answer(prompt, 12, [end_id])] for prompt in prompts]
+    together = answer_batch(oracle, prompts, 12, [end_id])
+    for one, other in zip(alone, together, strict=True):
+        assert [step.token_ids[0] for step in one] == [step.token_ids[0] for step in other]
+        assert [step.gaps for step in one] == [pytest.approx(step.gaps, abs=1e-4) for step in other]
+        assert [step.best_log_prob for step in one] == pytest.approx([step.best_log_prob for step in other], abs=1e-4)
+
+
+def test_log_probabilities_are_those_of_the_whole_vocabulary(llama: Path) -> None:
+    oracle = Oracle.load(llama)
+    (_, step), *_ = oracle.answer(PROMPT, 1, [2])
+    expected = torch.log_softmax(oracle.next_logits(PROMPT), dim=0)[list(step.token_ids)]
+    assert step.log_probs == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 def test_it_stops_with_the_end_token(llama: Path) -> None:

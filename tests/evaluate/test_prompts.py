@@ -17,6 +17,11 @@ def test_the_first_few_prompts_hold_one_of_every_group() -> None:
     assert [prompt.group for prompt in choose_prompts(None, len(GROUPS))] == list(GROUPS)
 
 
+def test_prompts_of_the_repeat_group_share_a_long_beginning() -> None:
+    texts = [prompt.text or "" for prompt in shipped_prompts() if prompt.group == "repeat"]
+    assert len(texts) >= 3 and len({text[:200] for text in texts}) == 1
+
+
 def test_a_text_file_holds_one_prompt_a_line_and_blank_lines_are_no_prompts(tmp_path: Path) -> None:
     path = tmp_path / "mine.txt"
     path.write_text("one\n\ntwo\n", encoding="utf-8")

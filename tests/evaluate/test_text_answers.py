@@ -20,7 +20,7 @@ def decode(token_ids: Sequence[int]) -> str:
 
 def step(*token_ids: int) -> OracleStep:
     gaps = tuple(MARGINS.get(token, 5.0) if rank else 0.0 for rank, token in enumerate(token_ids))
-    return OracleStep(10.0, 4.0, token_ids, gaps, tuple(1.0 if rank else 0.0 for rank in range(len(token_ids))))
+    return OracleStep(10.0, 4.0, token_ids, gaps, tuple(1.0 if rank else 0.0 for rank in range(len(token_ids))), -0.1)
 
 
 ANSWER = RecordedAnswer(

@@ -48,14 +48,23 @@ def _prompt_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @_prompt_options
 @click.option("--dtype", type=click.Choice(get_args(Dtype)), default="float32", show_default=True, help="The oracle's.")
 @click.option("--device", default="cpu", show_default=True, help="Where the oracle runs, e.g. cuda.")
+@click.option(
+    "--batch", "batch_size", type=click.IntRange(min=1), default=1, show_default=True, help="Prompts asked at once."
+)
 @with_output
-def record(output: Output, build: Path, dtype: Dtype, device: str, **choice: Any) -> None:
+def record(output: Output, build: Path, dtype: Dtype, device: str, batch_size: int, **choice: Any) -> None:
     """Ask transformers on BUILD's original target, and keep the answers in BUILD/parity/record.json.
 
     An interrupted recording continues; prompts that are recorded already are not asked again.
     """
+    made = open_build(build)
     kept = record_build(
-        open_build(build), PromptChoice(**choice), dtype=dtype, device=device, on_progress=output.progress
+        made,
+        PromptChoice(**choice),
+        dtype=dtype,
+        device=device,
+        batch_size=batch_size,
+        on_progress=output.progress,
     )
     output.result(_record_document(kept, build), _recorded(kept, build))
 

@@ -1,4 +1,4 @@
-"""The oracle: transformers on the original checkpoint, greedy, one sequence at a time. Knows no deployment."""
+"""The oracle: transformers on the original checkpoint, greedy. Knows no deployment."""
 
 import inspect
 import platform
@@ -24,9 +24,9 @@ _DIGITS = 7  # float32 holds about seven decimal digits
 
 
 class Oracle:
-    """A causal language model of transformers.
+    """A causal language model of transformers; no code from the checkpoint is run.
 
-    No padding, no batch, no code from the checkpoint: what it answers depends on the checkpoint and the dtype alone.
+    Without a batch there is no padding: then what it answers depends on the checkpoint and the dtype alone.
     """
 
     def __init__(self, model: Any, dtype: Dtype, weights_dtype: str) -> None:
@@ -99,7 +99,7 @@ class Oracle:
         pending = list(prompt_ids)
         for _ in range(max_new_tokens):
             state, logits, cache = self._forward(pending, cache)
-            step = self._describe(state, logits)
+            step = self.describe(state, logits)
             token = step.token_ids[0]
             yield token, step
             if token in end_ids:
@@ -157,6 +157,19 @@ class Oracle:
             out = self.model(input_ids=ids, use_cache=True, **{self._cache_name: cache}, **self._last_only)
         return seen[-1][0, -1], out.logits[0, -1], out[self._cache_name]
 
+    @torch.inference_mode()
+    def forward_batch(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> tuple[Tensor, Tensor, Any]:
+        """One pass over left-padded rows after what the cache holds: the last states, their logits, the cache.
+
+        B rows, N new tokens, T tokens so far, D hidden size, V vocabulary:
+            ids [B, N], mask [B, T], positions [B, N];  states [B, D], logits [B, V]
+        """
+        device = self._head.device
+        given = {"attention_mask": mask.to(device), "position_ids": positions.to(device), self._cache_name: cache}
+        with self._watched_head() as seen:
+            out = self.model(input_ids=ids.to(device), use_cache=True, **given, **self._last_only)
+        return seen[-1][:, -1], out.logits[:, -1], out[self._cache_name]
+
     @contextmanager
     def _watched_head(self) -> Iterator[list[Tensor]]:
         """A list that receives what enters the head."""
@@ -168,7 +181,7 @@ class Oracle:
             hook.remove()
 
     @torch.inference_mode()
-    def _describe(self, state: Tensor, logits: Tensor) -> OracleStep:
+    def describe(self, state: Tensor, logits: Tensor) -> OracleStep:
         """The k best tokens with gaps and distances; equal logits are ordered by token id, as argmax takes them."""
         wide = logits.float()
         order = torch.sort(wide, descending=True, stable=True).indices[:TOP_K]
@@ -179,6 +192,7 @@ class Oracle:
             token_ids=tuple(order.tolist()),
             gaps=tuple(_rounded(gap) for gap in (wide[order[0]] - wide[order]).tolist()),
             distances=tuple(_rounded(distance) for distance in (rows[:1] - rows).norm(dim=1).tolist()),
+            best_log_prob=_rounded((wide[order[0]] - wide.logsumexp(dim=0)).item()),
         )
 
 

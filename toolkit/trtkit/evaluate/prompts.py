@@ -11,7 +11,7 @@ from typing import Any
 from trtkit.artifacts import key_of
 from trtkit.errors import InputError
 
-GROUPS = ("short", "chat", "multilingual", "code", "long")
+GROUPS = ("short", "chat", "multilingual", "code", "long", "repeat", "window")
 _FORMS = 'a JSONL file with "text" or "messages" on each line, or a text file with one prompt a line'
 
 

@@ -11,7 +11,7 @@ from trtkit.artifacts import disk_error, write_text
 from trtkit.errors import InputError
 from trtkit.evaluate.tolerance import Dtype
 
-SCHEMA = "trtkit.parity-record/1"
+SCHEMA = "trtkit.parity-record/2"
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class OracleStep:
     """The oracle's view of one greedy step: its k best tokens, best first.
 
     gaps[i] is the best logit minus the logit of token_ids[i], distances[i] the distance between the two rows of the
-    head; state_norm is the length of the state that enters the head.
+    head; state_norm is the length of the state that enters the head; best_log_prob is the best token's log-probability.
     """
 
     best_logit: float
@@ -27,6 +27,12 @@ class OracleStep:
     token_ids: tuple[int, ...]
     gaps: tuple[float, ...]
     distances: tuple[float, ...]
+    best_log_prob: float
+
+    @property
+    def log_probs(self) -> tuple[float, ...]:
+        """Natural logarithms of the k best tokens' probabilities."""
+        return tuple(self.best_log_prob - gap for gap in self.gaps)
 
     @property
     def margin(self) -> float:

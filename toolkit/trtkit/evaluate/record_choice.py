@@ -54,6 +54,7 @@ def record_build(
     *,
     dtype: Dtype = "float32",
     device: str = "cpu",
+    batch_size: int = 1,
     on_progress: OnProgress = silent,
 ) -> ParityRecord:
     """Ask the oracle on the build's original target checkpoint; answers that are recorded already are kept."""
@@ -71,10 +72,24 @@ def record_build(
         prompts=choice.read(build),
         end_ids=read_stop_ids(folder)[0],
         max_new_tokens=choice.length(build),
-        max_input_len=build.config.limits.max_input_len,
+        max_input_len=_comparable_input_len(build, choice.length(build)),
+        batch_size=batch_size,
     )
     oracle = Oracle.load(folder, dtype=dtype, device=device)
     return make_record(oracle, PromptEncoder.load(folder), request, record_path(build), on_progress)
+
+
+def _comparable_input_len(build: Build, max_new_tokens: int) -> int:
+    """The longest prompt whose answer the oracle can be asked for.
+
+    With rolling sinks the orchestrator drops old tokens when sinks and window are full, at a moment that depends on the
+    draft length. transformers drops none, so prompt, answer and the last draft have to fit.
+    """
+    config = build.config
+    sinks, longest = config.attention_sinks, config.limits.max_input_len
+    if sinks is None:
+        return longest
+    return min(longest, sinks.sink_tokens + sinks.window_tokens - max_new_tokens - config.max_draft_len - 1)
 
 
 def expect_of_build(build: Build, choice: PromptChoice, on_progress: OnProgress = silent) -> Expectation:

@@ -1,6 +1,6 @@
 """Makes a parity record: asks the oracle every prompt once, and no prompt twice. Knows no deployment."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,8 +8,10 @@ from trtkit.errors import InputError, RequestError
 from trtkit.evaluate.conditioning import measure_conditioning
 from trtkit.evaluate.encoding import EncodedPrompt, PromptEncoder
 from trtkit.evaluate.oracle import Oracle
+from trtkit.evaluate.oracle_batch import answer_batch
 from trtkit.evaluate.prompts import Prompt
 from trtkit.evaluate.record import (
+    OracleStep,
     ParityRecord,
     RecordedAnswer,
     RecordHeader,
@@ -23,7 +25,8 @@ from trtkit.progress import OnProgress, Progress, silent
 
 @dataclass(frozen=True)
 class RecordRequest:
-    """What to ask, of which checkpoint; max_input_len is the longest prompt that the deployment takes."""
+    """What to ask, of which checkpoint; max_input_len is the longest prompt that the deployment takes. batch_size
+    prompts are asked at once; 1 is exact, more is faster on a GPU and pads (oracle_batch.py)."""
 
     checkpoint: str
     folder: Path
@@ -32,6 +35,7 @@ class RecordRequest:
     end_ids: tuple[int, ...]
     max_new_tokens: int
     max_input_len: int | None = None
+    batch_size: int = 1
 
 
 def make_record(
@@ -47,11 +51,12 @@ def make_record(
     journal = RecordJournal(path, header)
     standing = _standing_record(path, header)
     known = {answer.prompt_key: answer for answer in standing.answers} | journal.answers
-    for done, (prompt, sent) in enumerate(encoded):
-        on_progress(Progress("oracle", done, len(encoded), "prompts"))
-        if prompt.key not in known:
-            known[prompt.key] = _ask(oracle, prompt, sent, header)
-            journal.append(known[prompt.key])
+    missing = [(prompt, sent) for prompt, sent in encoded if prompt.key not in known]
+    for start in range(0, len(missing), request.batch_size):
+        on_progress(Progress("oracle", len(encoded) - len(missing) + start, len(encoded), "prompts"))
+        for answer in _ask(oracle, missing[start : start + request.batch_size], header):
+            known[answer.prompt_key] = answer
+            journal.append(answer)
     on_progress(Progress("oracle", len(encoded), len(encoded), "prompts"))
     skipped += [left_out for left_out in standing.skipped if left_out not in skipped]
     sequences = [((*answer.prompt_ids, *answer.token_ids), len(answer.token_ids)) for answer in known.values()]
@@ -114,9 +119,22 @@ def _standing_record(path: Path, header: RecordHeader) -> ParityRecord:
     return record if record.header == header else ParityRecord(header, ())
 
 
-def _ask(oracle: Oracle, prompt: Prompt, sent: EncodedPrompt, header: RecordHeader) -> RecordedAnswer:
-    steps = list(oracle.answer(sent.prompt_ids, header.max_new_tokens, header.end_ids))
-    token_ids = tuple(token for token, _ in steps)
+def _ask(
+    oracle: Oracle, asked: Sequence[tuple[Prompt, EncodedPrompt]], header: RecordHeader
+) -> Iterator[RecordedAnswer]:
+    if len(asked) == 1:
+        prompt, sent = asked[0]
+        steps = [step for _, step in oracle.answer(sent.prompt_ids, header.max_new_tokens, header.end_ids)]
+        yield _answer(prompt, sent, steps, header)
+        return
+    prompts = [sent.prompt_ids for _, sent in asked]
+    answers = answer_batch(oracle, prompts, header.max_new_tokens, header.end_ids)
+    for (prompt, sent), steps in zip(asked, answers, strict=True):
+        yield _answer(prompt, sent, steps, header)
+
+
+def _answer(prompt: Prompt, sent: EncodedPrompt, steps: Sequence[OracleStep], header: RecordHeader) -> RecordedAnswer:
+    token_ids = tuple(step.token_ids[0] for step in steps)
     return RecordedAnswer(
         name=prompt.name,
         group=prompt.group,
@@ -125,5 +143,5 @@ def _ask(oracle: Oracle, prompt: Prompt, sent: EncodedPrompt, header: RecordHead
         prompt_ids=sent.prompt_ids,
         token_ids=token_ids,
         finish_reason="end_id" if token_ids[-1] in header.end_ids else "length",
-        steps=tuple(step for _, step in steps),
+        steps=tuple(steps),
     )

@@ -8,7 +8,7 @@ import pytest
 from deployments import yaml_document
 from machines import H100, L40S, gpu_box, laptop
 from trtkit.builds import Build, open_build
-from trtkit.checking.folder_checks import check_machine
+from trtkit.checking.folder_checks import check_build, check_machine
 from trtkit.checking.rules.machine import BUILT_RULES, MACHINE_RULES
 from trtkit.doctor import Machine
 from trtkit.doctor.facts import GpuDriver, Limits, Memory, SharedMemory
@@ -118,3 +118,10 @@ def test_the_known_defects_of_the_installed_release_are_named() -> None:
     found = [finding.cause for finding in check_machine(gpu_box(version="1.1.0"), None) if finding.code == "HOST-BUG"]
     assert any("log probabilities crashes" in cause for cause in found)
     assert "HOST-BUG" not in {finding.code for finding in check_machine(laptop(), None)}
+
+
+@pytest.mark.parametrize("text", ["no json", "{}", '{"schema": "trtkit.manifest/1", "config": {}}'])
+def test_a_damaged_manifest_is_one_finding(text: str, tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    (finding,) = check_build(tmp_path)
+    assert finding.code in ("BUILD-MANIFEST", "CONFIG")

@@ -1,5 +1,6 @@
 """Real configurations that work: not one error, and not one warning, is reported about them."""
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,50 @@ def test_a_repository_for_a_container_is_only_noted(tmp_path: Path) -> None:
         text = path.read_text().replace('"engines/', '"/models/engines/').replace('"tokenizer"', '"/models/tokenizer"')
         path.write_text(text)
     assert {finding.severity for finding in check_repository(build / "model_repository")} == {"note"}
+
+
+def fill_as_nvidia_does(build: Path) -> None:
+    """Make a repository look like one that NVIDIA's templates and fill_template.py give: optional options unfilled."""
+    unfilled = ("max_tokens_in_paged_kv_cache", "lora_prefetch_dir", "medusa_choices", "kv_cache_host_memory_bytes")
+    for model in ("tensorrt_llm", "tensorrt_llm_draft"):
+        path = build / "model_repository" / model / "config.pbtxt"
+        entries = (
+            f'parameters {{\n  key: "{key}"\n  value: {{\n    string_value: "${{{key}}}"\n  }}\n}}\n'
+            for key in unfilled
+        )
+        path.write_text(path.read_text().replace('"engines/', '"/engines/') + "".join(entries))
+    path = build / "model_repository" / "preprocessing" / "config.pbtxt"
+    entry = 'parameters { key: "gpt_model_path" value { string_value: "/engines/target" } }\n'
+    path.write_text(path.read_text() + entry)
+    path = build / "model_repository" / "tensorrt_llm_bls" / "config.pbtxt"
+    named = {
+        "accumulate_tokens": "${accumulate_tokens}",
+        "tensorrt_llm_model_name": "tensorrt_llm",
+        "tensorrt_llm_draft_model_name": "tensorrt_llm_draft",
+        "multimodal_encoders_name": "${multimodal_encoders_name}",
+    }
+    kept = re.sub(r"parameters \{.*?\n\}\n", "", path.read_text(), flags=re.S)
+    entries = (f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n' for key, value in named.items())
+    path.write_text(kept + "".join(entries))
+
+
+def test_a_repository_of_nvidias_templates_is_only_noted(tmp_path: Path) -> None:
+    build = tiny_build(tmp_path)
+    fill_as_nvidia_does(build)
+    found = check_repository(build / "model_repository")
+    assert [f"{f.code} {f.cause}" for f in found if f.severity != "note"] == []
+
+
+@pytest.mark.parametrize(
+    ("written", "left"),
+    [('backend: "tensorrtllm"', 'backend: "${triton_backend}"'), ("decoupled: true", "decoupled: ${decoupled_mode}")],
+)
+def test_what_those_templates_must_have_filled_in_is_still_an_error(written: str, left: str, tmp_path: Path) -> None:
+    build = tiny_build(tmp_path)
+    path = build / "model_repository" / "tensorrt_llm" / "config.pbtxt"
+    assert written in path.read_text()
+    path.write_text(path.read_text().replace(written, left))
+    assert "PBTXT-PLACEHOLDER" in {finding.code for finding in check_repository(build / "model_repository")}
 
 
 def test_a_build_directory_that_moved_raises_no_alarm(tmp_path: Path) -> None:

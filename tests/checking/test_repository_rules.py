@@ -244,6 +244,12 @@ def test_a_rule_stays_silent_when_it_only_comes_close(code: str, build: Path) ->
     assert code not in codes(build)
 
 
+@pytest.mark.parametrize(("written", "refused"), [("", True), ("${batching_strategy}", True), ("V1", False)])
+def test_the_batching_strategy_is_mandatory(written: str, refused: bool, build: Path) -> None:
+    parameter(LLM, "gpt_model_type", written)(build)
+    assert ("REPO-VALUE" in codes(build)) == refused
+
+
 def test_a_placeholder_is_found_with_its_line(build: Path) -> None:
     path = build / "model_repository" / LLM / "config.pbtxt"
     path.write_text(path.read_text().replace("data_type: TYPE_FP32", "data_type: ${logits_datatype}", 1))

@@ -1,5 +1,6 @@
 """Values to config.pbtxt and back, as Triton's own protobuf message. Knows the schema, not what trtkit deploys."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,8 @@ from tritonclient.grpc import model_config_pb2
 
 from trtkit.errors import InputError
 from trtkit.serving.tensor import ModelContract, Tensor
+
+_UNSET_PARAMETER = re.compile(r'string_value:\s*"\$\{\w+\}"')
 
 
 @dataclass(frozen=True)
@@ -45,9 +48,13 @@ def to_pbtxt(config: ModelConfig) -> str:
 
 
 def parse_pbtxt(text: str, where: str) -> Any:
-    """The ModelConfig message of a config.pbtxt. Raises InputError with line and column, or naming a placeholder."""
+    """The ModelConfig message of a config.pbtxt. Raises InputError with line and column, or naming a placeholder.
+
+    A placeholder that is the whole value of a parameter is none: NVIDIA's templates leave those of unset options there,
+    and its backend reads them as unset.
+    """
     for number, line in enumerate(text.splitlines(), start=1):
-        if "${" in line:
+        if "${" in _UNSET_PARAMETER.sub("", line):
             raise InputError(
                 f"line {number} holds a placeholder that nobody filled in: {line.strip()}",
                 "render the repository with trtkit build instead of copying templates",

@@ -71,8 +71,8 @@ def _bad_values(model: TritonModel) -> Iterator[tuple[str, str, str]]:
     if cross is not None and model.parameter("encoder_model_path") is None:
         yield "cross_kv_cache_fraction", cross, "it is for encoder-decoder models only"
     batching = model.parameter("gpt_model_type")
-    if batching is not None and batching not in _BATCHING:
-        yield "gpt_model_type", batching, f"it is one of {', '.join(sorted(_BATCHING))}"
+    if batching not in _BATCHING:
+        yield "gpt_model_type", batching or "unset", f"it is one of {', '.join(sorted(_BATCHING))}"
     excluded = model.parameter("exclude_input_in_output")
     if excluded is not None and excluded.lower() not in ("true", "false"):
         yield "exclude_input_in_output", excluded, "it is true or false"

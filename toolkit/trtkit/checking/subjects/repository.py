@@ -64,6 +64,11 @@ class TritonModel:
         return self.folder / FILE
 
     @property
+    def runs_engine(self) -> bool:
+        """Whether it is a `tensorrt_llm` model by its backend, or by the parameter that only those have."""
+        return self.backend == "tensorrtllm" or "gpt_model_type" in self.parameters
+
+    @property
     def has_program(self) -> bool:
         """Whether every version folder has a model.py."""
         return bool(self.versions) and all((version / "model.py").is_file() for version in self.versions)
@@ -93,8 +98,8 @@ class Repository:
 
     @property
     def llm_models(self) -> list[TritonModel]:
-        """The models that TensorRT-LLM's backend runs."""
-        return [model for model in self.models.values() if "gpt_model_path" in model.parameters]
+        """The models that TensorRT-LLM runs, in C++ or in Python; NVIDIA's preprocessing may name an engine as well."""
+        return [model for model in self.models.values() if model.runs_engine]
 
     @property
     def target(self) -> TritonModel | None:

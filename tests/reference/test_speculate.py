@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,12 +81,26 @@ def test_lookup_drafts_are_accepted_where_an_answer_repeats_itself(
     assert (summarize(answer.acceptances).acceptance_rate or 0) > 0.25
 
 
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"prompt_ids": (5, 97)}, "REQ-VOCAB"),
+        ({"prompt_ids": ()}, "REQ-EMPTY"),
+        ({"max_new_tokens": 900}, "REQ-LENGTH"),
+    ],
+)
+@pytest.mark.parametrize("looks_up", [True, False])
 def test_a_request_that_is_impossible_ends_alone_with_its_error(
-    make_engine: MakeEngine, requests: list[GenerationRequest]
+    make_engine: MakeEngine,
+    requests: list[GenerationRequest],
+    changes: dict[str, Any],
+    code: str,
+    looks_up: bool,
 ) -> None:
-    wrong = replace(requests[0], prompt_ids=(5, 97))
-    answers = speculate(make_engine(), PromptLookup(), [(r, FixedDraftLength(2)) for r in (wrong, requests[1])])
-    assert answers[0].error is not None and answers[0].error.code == "REQ-VOCAB"
+    wrong = replace(requests[0], **changes)
+    proposer = PromptLookup() if looks_up else EngineProposer(make_engine(), 97)
+    answers = speculate(make_engine(), proposer, [(r, FixedDraftLength(2)) for r in (wrong, requests[1])])
+    assert answers[0].error is not None and answers[0].error.code == code
     assert (answers[0].finish_reason, answers[0].token_ids) == ("error", ())
     assert answers[1].token_ids == plain(make_engine(), requests[1])
 
@@ -307,3 +322,10 @@ def test_a_draft_ends_where_it_would_end(make_engine: MakeEngine, make_prompt: M
     [proposal] = proposer.propose([(replace(request, end_id=end_id), 20)])
     assert proposal.draft_ids == free[: free.index(end_id) + 1]
     assert proposal.draft_logits is not None and len(proposal.draft_logits) == len(proposal.draft_ids)
+
+
+def test_what_the_draft_cannot_do_the_target_does_alone(make_engine: MakeEngine, make_prompt: MakePrompt) -> None:
+    request = GenerationRequest("a", make_prompt(40), 20, stop_words=((96, 1),))
+    answer = generate_with_draft(make_engine(), make_engine(max_seq_len=44), request, 3)
+    assert answer.token_ids == plain(make_engine(), request)
+    assert 1 <= len(answer.acceptances) < 5

@@ -1,6 +1,7 @@
 """Drafts for many sequences at once: who may make them, and the draft engine that does. Knows no acceptance rule."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Protocol
@@ -55,7 +56,9 @@ class EngineProposer:
         proposals = {str(index): Proposal() for index in range(len(wanted))}
         for index, (request, max_draft_len) in enumerate(wanted):
             asked = self._asked(str(index), request, max_draft_len)
-            if asked is not None:
+            if asked is None:
+                continue
+            with suppress(RequestError):  # what the draft cannot do the target does alone
                 self._engine.submit(asked)
         while self._engine.has_work:
             for output in self._engine.step():

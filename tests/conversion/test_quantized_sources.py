@@ -33,12 +33,12 @@ def fp8_source(
     folder: Path,
     *,
     per_channel: bool = False,
-    skip: str = "",
+    but: dict[str, bool] | None = None,
     kv: str | None = "ModelOpt",
     inputs: str | None = "input_scale",
     more: dict[str, NDArray[Any]] | None = None,
 ) -> Path:
-    """A tiny Llama as ModelOpt or compressed-tensors writes it; `skip` names a module that stays float32.
+    """A tiny Llama as ModelOpt or compressed-tensors writes it: the projections are FP8, `but` says it of parts of names.
 
     kv: one of SPELLINGS; inputs: how input scales are called; more: further tensors.
     """
@@ -52,7 +52,8 @@ def fp8_source(
 
     for name, shape in tiny.tensor_shapes("llama", config):
         values = tiny.tiny_tensor(name, shape)
-        if "proj" not in name or (skip and skip in name):
+        chosen = next((is_fp8 for part, is_fp8 in (but or {}).items() if part in name), "proj" in name)
+        if not chosen:
             put(name, values)
             continue
         axis = 1 if per_channel else None
@@ -171,13 +172,60 @@ def test_a_scale_that_tensorrt_llm_has_no_place_for_is_named(name: str, tmp_path
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_kv_scales_of_an_unquantised_checkpoint_are_carried_or_named(spelling: str, tmp_path: Path) -> None:
-    source = fp8_source(tmp_path / "source", kv=spelling, skip="proj", inputs=None)
+    source = fp8_source(tmp_path / "source", kv=spelling, but={"proj": False}, inputs=None)
     kept = convert_to(source, tmp_path / "kept", ConversionOptions(kv_cache_dtype="fp8"))
     assert not kept.findings
     rank = read_ranks(tmp_path / "kept")[0]
     assert to_float(rank["transformer.layers.0.attention.kv_cache_scaling_factor"]) == np.float32(0.03)
     left = convert_to(source, tmp_path / "left", ConversionOptions())
     assert {finding.where.rsplit("self_attn.", 1)[1] for finding in left.findings} == set(SPELLINGS[spelling])
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_head_that_is_fp8_is_multiplied_out_and_its_input_scale_named(tp: int, tmp_path: Path) -> None:
+    source = fp8_source(tmp_path / "source", but={"lm_head": True, "embed_tokens": True})
+    options = ConversionOptions(dtype="float32", quantization="fp8", kv_cache_dtype="fp8", tensor_parallel=tp)
+    report = convert_to(source, tmp_path / "out", options)
+    converted = hf_tensors(tmp_path / "out")
+    for name in ("lm_head.weight", "model.embed_tokens.weight"):
+        assert np.array_equal(converted[name], stored(source, name)), name
+    named = {finding.where.rsplit(":", 1)[1] for finding in report.findings}
+    assert named == {"lm_head.input_scale", "model.embed_tokens.input_scale"}
+
+
+def test_a_head_with_a_scale_per_channel_is_refused_before_any_output(tmp_path: Path) -> None:
+    source = fp8_source(tmp_path / "source", but={"lm_head": True}, per_channel=True)
+    with pytest.raises(CheckpointError, match="keeps it in 16 bits") as caught:
+        convert_to(source, tmp_path / "out", ConversionOptions(quantization="fp8_rowwise"))
+    assert caught.value.code == "CKPT-QUANT" and not (tmp_path / "out").exists()
+
+
+def test_input_scales_that_no_layer_takes_are_named(tmp_path: Path) -> None:
+    extra = {"model.layers.0.mlp.up_proj.input_scale": np.float32(0.5).reshape(())}
+    source = fp8_source(tmp_path / "rowwise", per_channel=True, more=extra)
+    report = convert_to(source, tmp_path / "a", ConversionOptions(quantization="fp8_rowwise", kv_cache_dtype="fp8"))
+    assert [finding.where.rsplit(":", 1)[1] for finding in report.findings] == list(extra)
+    plain = fp8_source(
+        tmp_path / "partly", but={"layers.1.mlp.down_proj": False}, more={_DOWN: np.float32(0.5).reshape(())}
+    )
+    report = convert_to(plain, tmp_path / "b", ConversionOptions(quantization="fp8", kv_cache_dtype="fp8"))
+    assert [finding.where.rsplit(":", 1)[1] for finding in report.findings] == [_DOWN]
+
+
+_DOWN = "model.layers.1.mlp.down_proj.input_scale"
+
+
+def test_kv_scales_that_a_calibration_replaces_are_named(tmp_path: Path) -> None:
+    source = fp8_source(tmp_path / "source")
+    measured = {str(layer): {"k": 44.8, "v": 1.0} for layer in range(3)}
+    path = tmp_path / "calibration.json"
+    path.write_text(json.dumps({"schema": "trtkit.calibration/1", "kv_cache": measured}))
+    options = ConversionOptions(quantization="fp8", kv_cache_dtype="fp8", calibration=path)
+    report = convert_to(source, tmp_path / "out", options)
+    rank = read_ranks(tmp_path / "out")[0]
+    scale = to_float(rank["transformer.layers.0.attention.kv_cache_scaling_factor"])
+    assert scale == pytest.approx(0.1)
+    assert len([finding for finding in report.findings if "gives way" in finding.cause]) == 6
 
 
 def test_a_zero_point_is_fine_as_long_as_it_is_zero(tmp_path: Path) -> None:
@@ -214,7 +262,7 @@ def test_scales_per_channel_need_no_requantisation(tp: int, tmp_path: Path) -> N
 
 
 def test_layers_that_the_source_left_alone_stay_so_and_are_excluded(tmp_path: Path) -> None:
-    source = fp8_source(tmp_path / "source", skip="layers.1.mlp.down_proj")
+    source = fp8_source(tmp_path / "source", but={"layers.1.mlp.down_proj": False})
     convert_to(source, tmp_path / "out", ConversionOptions(quantization="fp8", kv_cache_dtype="fp8"))
     assert read_ranks(tmp_path / "out")[0]["transformer.layers.1.mlp.proj.weight"][0] == "float16"
     excluded = read_config(tmp_path / "out")["quantization"]["exclude_modules"]
@@ -226,7 +274,7 @@ def test_layers_that_the_source_left_alone_stay_so_and_are_excluded(tmp_path: Pa
     [
         ({}, {"quantization": "none"}, "CKPT-QUANT"),
         ({"per_channel": True}, {"quantization": "fp8"}, "CKPT-QUANT"),
-        ({"skip": "layers.1.self_attn.k_proj"}, {"quantization": "fp8"}, "CKPT-QUANT"),
+        ({"but": {"layers.1.self_attn.k_proj": False}}, {"quantization": "fp8"}, "CKPT-QUANT"),
         ({"inputs": None}, {"quantization": "fp8"}, "CONV-CALIBRATION"),
     ],
 )

@@ -28,9 +28,9 @@ class Encoders:
         options = plan.options
         calibration = read_calibration(options.calibration) if options.calibration else NO_CALIBRATION
         self._plan = plan
-        self._plain = PlainEncoder(source, options.dtype)
+        self._plain = PlainEncoder(source, options.dtype, scales=plan.dequantized)
         self._norm = PlainEncoder(source, options.dtype, plan.spec.norms_add_one)
-        self._router = PlainEncoder(source, "float32")
+        self._router = PlainEncoder(source, "float32", scales=plan.dequantized)
         self._linear = _linear_encoder(plan, source, calibration) or self._plain
         self._scale_of = _kv_scale_of(plan, calibration)
 

@@ -1,6 +1,6 @@
-"""Plain encoding: values are copied, or cast one by one, block by block. Knows no scales and no families."""
+"""Plain encoding: values are copied, or cast one by one, block by block. Knows no families."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -16,11 +16,17 @@ from trtkit.conversion.source_files import SourceFiles
 
 
 class PlainEncoder:
-    """Writes targets in one float dtype. add_one stores w + 1, summed in float32 (Gemma's norms)."""
+    """Writes targets in one float dtype. add_one stores w + 1, summed in float32 (Gemma's norms).
 
-    def __init__(self, source: SourceFiles, dtype: str, add_one: bool = False) -> None:
+    scales: source name -> what FP8 codes are multiplied with.
+    """
+
+    def __init__(
+        self, source: SourceFiles, dtype: str, add_one: bool = False, scales: Mapping[str, float] | None = None
+    ) -> None:
         self._source = source
         self._dtype = dtype
+        self._multipliers = scales or {}
         self._convert = cache(lambda stored: cast(stored, dtype, add_one))
 
     def headers(self, target: Target) -> list[TensorHeader]:
@@ -64,12 +70,14 @@ class PlainEncoder:
         name, num_rows = piece.source, self._source.num_rows(piece.source)
         blocks = self._source.blocks(name, (0, num_rows), piece.columns)
         sums = [to_float32(block, self._source.dtype_of(name)).sum(axis=0, dtype=np.float64) for block in blocks]
-        mean = np.sum(sums, axis=0) / num_rows
+        mean = np.sum(sums, axis=0) / num_rows * self._multipliers.get(name, 1.0)
         return from_float32(mean.astype(np.float32)[None], self._dtype)
 
     def encoded(self, bits: NDArray[Any], name: str) -> NDArray[Any]:
         """The bits of source tensor `name` in the target dtype; NaN and Inf are noted."""
         stored = self._source.dtype_of(name)
+        if name in self._multipliers:
+            return from_float32(to_float32(bits, stored) * np.float32(self._multipliers[name]), self._dtype)
         if has_non_finite(bits, stored):
             self._source.non_finite.add(name)
         convert = self._convert(stored)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import cast
 
@@ -35,17 +36,58 @@ class ConversionPlan:
 
     @property
     def homeless_scales(self) -> list[str]:
-        """Scale tensors of the source that no TensorRT-LLM checkpoint has a place for."""
-        return sorted(self.scales.names["other"]) if self.scales is not None else []
+        """Scale tensors of the source for things that the converted checkpoint does not quantise."""
+        if self.scales is None:
+            return []
+        inputs = (name for name in self.scales.names["input"] if not self._takes_input_of(name.rpartition(".")[0]))
+        return sorted([*self.scales.names["other"], *inputs])
 
     @property
     def dropped_scales(self) -> list[str]:
-        """Scale tensors of the source that no tensor converted with these options takes."""
-        if self.scales is None:
+        """KV scales of the source that stay behind because no KV cache of their kind is asked for."""
+        if self.scales is None or self.options.kv_cache_dtype == "fp8":
             return []
-        kept = {"weight", "input", "other"} if self.scales.weights else {"other"}
-        kept |= {"kv"} if self.options.kv_cache_dtype == "fp8" else set()
-        return sorted(name for group, names in self.scales.names.items() if group not in kept for name in names)
+        return sorted(self.scales.names["kv"])
+
+    def _takes_input_of(self, module: str) -> bool:
+        """Whether a linear layer of the source becomes one with a static activation scale."""
+        if self.options.quantization != "fp8" or self.scales is None:
+            return False
+        return module in self._linear_modules and (not self.scales.weights or module in self.scales.weights)
+
+    @cached_property
+    def _linear_modules(self) -> frozenset[str]:
+        """The checkpoint's names of the layers behind linear and expert targets."""
+        linear = (target for rank in self.targets for target in rank if target.kind in ("linear", "expert"))
+        sources = {piece.source for target in linear for piece in target.slices}
+        return frozenset(self.names[source].removesuffix(".weight") for source in sources)
+
+    def _scaled(self, modules: Mapping[str, str]) -> set[str]:
+        """The sources whose module has a weight scale."""
+        return {source for source, module in modules.items() if self.scales and module in self.scales.weights}
+
+    @property
+    def dequantized(self) -> dict[str, float]:
+        """Rule's source name -> scale, of FP8 tensors that TensorRT-LLM keeps in 16 bits (head, embedding, router).
+
+        Raises CheckpointError CKPT-QUANT for one with a scale per channel.
+        """
+        if self.scales is None:
+            return {}
+        modules = {source: stored.removesuffix(".weight") for source, stored in self.names.items()}
+        held = {source: self.scales.weights.get(module) for source, module in modules.items()}
+        found = {
+            source: s for source, s in held.items() if s is not None and modules[source] not in self._linear_modules
+        }
+        for source, values in found.items():
+            if values.size > 1:
+                raise CheckpointError(
+                    f"{self.names[source]} is FP8 with a scale per channel, and TensorRT-LLM keeps it in 16 bits",
+                    "quantise the checkpoint again without this layer",
+                    code="CKPT-QUANT",
+                    where=str(self.weights[self.names[source]].file),
+                )
+        return {source: float(values[0]) for source, values in found.items()}
 
 
 def plan_conversion(source: Path, options: ConversionOptions) -> ConversionPlan:

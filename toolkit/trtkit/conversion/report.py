@@ -7,6 +7,7 @@ from typing import Any
 
 from trtkit import __version__
 from trtkit.checkpoints.model_spec import ModelSpec
+from trtkit.conversion.calibration import read_calibration
 from trtkit.conversion.options import MODELOPT_QUANTIZATIONS
 from trtkit.conversion.plan import ConversionPlan
 from trtkit.conversion.rank_writer import WrittenFile
@@ -67,6 +68,7 @@ def findings_of(plan: ConversionPlan, files: SourceFiles, source: Path) -> list[
     findings += [_about(name, source, *_OVERFLOW) for name in sorted(files.overflowed)]
     findings += [_about(name, source, *_DROPPED) for name in plan.dropped_scales]
     findings += [_about(name, source, *_HOMELESS) for name in plan.homeless_scales]
+    findings += [_about(name, source, *_REPLACED) for name in _replaced_scales(plan)]
     measured = plan.options.calibration is not None or plan.options.quantization in MODELOPT_QUANTIZATIONS
     no_kv_scales = plan.scales is None or not plan.scales.kv
     if plan.options.kv_cache_dtype == "fp8" and not measured and no_kv_scales:
@@ -74,6 +76,14 @@ def findings_of(plan: ConversionPlan, files: SourceFiles, source: Path) -> list[
     if plan.spec.sliding_window is not None:
         findings.append(_window(plan.spec, source))
     return findings
+
+
+def _replaced_scales(plan: ConversionPlan) -> list[str]:
+    """KV scales of the source where a calibration file measured others."""
+    options = plan.options
+    if plan.scales is None or options.kv_cache_dtype != "fp8" or options.calibration is None:
+        return []
+    return sorted(plan.scales.names["kv"]) if read_calibration(options.calibration).kv_cache else []
 
 
 _NON_FINITE = (
@@ -93,8 +103,13 @@ _DROPPED = (
 )
 _HOMELESS = (
     "CONV-SCALE-DROPPED",
-    "is a scale of something that TensorRT-LLM does not quantise",
-    "nothing to do: queries, probabilities and outputs stay in 16 bits there",
+    "is a scale of something that the converted checkpoint does not quantise with a fixed scale",
+    "nothing to do: it stays in 16 bits there, or is scaled anew for every token",
+)
+_REPLACED = (
+    "CONV-SCALE-DROPPED",
+    "is a KV scale that gives way to the one of the calibration file",
+    "leave out --calibration to keep the checkpoint's own",
 )
 _CONSTANT = (
     "every KV scale is 1.0, which fits no model in particular",

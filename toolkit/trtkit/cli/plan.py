@@ -72,15 +72,15 @@ def render(plan: Plan) -> Group:
 
 
 def _models(plan: Plan) -> Table:
-    table = Table(
-        "", "weights", "per rank", "KV per token", "KV per sequence", "ms per token", box=None, pad_edge=False
-    )
+    columns = ("", "weights", "per rank", "buffers", "KV per token", "KV per sequence", "ms per token")
+    table = Table(*columns, box=None, pad_edge=False)
     gpu, context = plan.given.gpu, plan.given.context_tokens
     for role, model in plan.models.items():
         table.add_row(
             role,
             size(sum(model.rank_bytes)),
             f"{size(max(model.rank_bytes))} x {len(model.rank_bytes)}",
+            size(model.buffer_bytes),
             size(model.kv_bytes_per_token),
             size(model.kv_bytes_per_sequence),
             f">= {model.token_ms(gpu, context):.2f}" if gpu else "",

@@ -38,7 +38,7 @@ def fp8_source(
     inputs: str | None = "input_scale",
     more: dict[str, NDArray[Any]] | None = None,
 ) -> Path:
-    """A tiny Llama as ModelOpt or compressed-tensors writes it: the projections are FP8, `but` says it of parts of names.
+    """A tiny Llama as ModelOpt or compressed-tensors writes it: projections are FP8, `but` says it of parts of names.
 
     kv: one of SPELLINGS; inputs: how input scales are called; more: further tensors.
     """

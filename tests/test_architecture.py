@@ -59,6 +59,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "doctor": {"errors", "findings", "server"},
     "demo": {"errors", "progress", "artifacts", "checkpoints"},
+    "pytest": {"builds", "evaluate"},
     "evaluate": {
         "errors",
         "progress",

@@ -65,7 +65,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
 
 
 USERS_TESTS = """
-from trtkit.evaluate.pytest_plugin import LatencyLimits, PromptChoice, assert_latency, assert_parity
+from trtkit.pytest import LatencyLimits, PromptChoice, assert_latency, assert_parity
 
 def test_answers(trtkit_build, trtkit_server):
     document = assert_parity(trtkit_build, PromptChoice(limit=3), min_identical=1.0)
@@ -78,8 +78,24 @@ def test_speed(trtkit_build, trtkit_server):
 
 def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     (folder / "test_deployment.py").write_text(USERS_TESTS)
-    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "trtkit.evaluate.pytest_plugin", *arguments]
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "trtkit.pytest", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.tritonserver
+def test_the_shipped_tests_run_on_a_build(build: Build, tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-rs", "-p", "trtkit.pytest", "--pyargs"]
+    command += [
+        "trtkit.evaluate.shipped_tests",
+        "--trtkit-build",
+        str(build.folder),
+        "--trtkit-min-acceptance-rate",
+        "2",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    # The tiny build has no chat template and takes short prompts alone; no rate is above 1.
+    assert "acceptance_rate 1, at least 2 asked for" in done.stdout, done.stdout
+    assert "1 failed, 4 passed, 4 skipped" in done.stdout, done.stdout
 
 
 @pytest.mark.tritonserver

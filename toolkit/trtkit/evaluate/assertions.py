@@ -40,6 +40,22 @@ def assert_parity(
     return document
 
 
+def assert_sampling(build: Build, choice: PromptChoice, *, distance: float = 0.2, seed: int = 0) -> dict[str, Any]:
+    """Fail when samples, with or without speculation, do not follow the target's distribution.
+
+    Returns the document of `trtkit parity sampling --json`.
+    """
+    # torch takes a second to import, and the other assertions do without it.
+    from trtkit.evaluate.sampling_run import SamplingOptions, check_sampling, refuse_bias
+
+    document = check_sampling(build, SamplingOptions(choice, distance=distance, seed=seed))
+    try:
+        refuse_bias(document)
+    except DifferenceError as error:
+        raise AssertionError(str(error)) from None
+    return document
+
+
 def assert_latency(build: Build, limits: LatencyLimits, options: BenchOptions | None = None) -> dict[str, Any]:
     """Fail with every run that breaks a limit. Returns the document of `trtkit bench --json`."""
     chosen = options or BenchOptions(PromptChoice(), plot=False)

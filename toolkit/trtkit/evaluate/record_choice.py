@@ -16,16 +16,21 @@ from trtkit.progress import OnProgress, silent
 
 @dataclass(frozen=True)
 class PromptChoice:
-    """Which prompts, and how long the answers; None leaves it to the build's `verification` section."""
+    """Which prompts, and how long the answers; None leaves it to the build's `verification` section.
+
+    group takes the prompts of one class, before limit counts them.
+    """
 
     prompts: Path | None = None
     limit: int | None = None
     max_new_tokens: int | None = None
+    group: str | None = None
 
     def read(self, build: Build | None) -> list[Prompt]:
         """The chosen prompts. Raises InputError for a file that holds none."""
         configured = build.config.verification.prompts if build is not None else None
-        return choose_prompts(self.prompts or (Path(configured) if configured else None), self.limit)
+        found = choose_prompts(self.prompts or (Path(configured) if configured else None), None)
+        return [prompt for prompt in found if self.group in (None, prompt.group)][: self.limit]
 
     def length(self, build: Build) -> int:
         """Tokens to generate per prompt, at most what the deployment allows."""

@@ -1,4 +1,4 @@
-"""Fixtures for users' own tests of a deployment: `pytest -p trtkit.evaluate.pytest_plugin --trtkit-build BUILD`."""
+"""pytest plugin for users' own tests of a deployment: `pytest -p trtkit.pytest --trtkit-build BUILD`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,17 +6,26 @@ from pathlib import Path
 import pytest
 
 from trtkit.builds import Build, open_build
-from trtkit.evaluate.assertions import LatencyLimits, assert_latency, assert_parity
+from trtkit.evaluate.assertions import LatencyLimits, assert_latency, assert_parity, assert_sampling
 from trtkit.evaluate.deployment import Target, open_address
 from trtkit.evaluate.record_choice import PromptChoice
 
-__all__ = ["LatencyLimits", "PromptChoice", "assert_latency", "assert_parity"]
+__all__ = ["LatencyLimits", "PromptChoice", "assert_latency", "assert_parity", "assert_sampling"]
+
+_LIMITS = {
+    "max_ttft_ms": "Median time to first token, at most.",
+    "max_tpot_ms": "Median time per token after it, at most.",
+    "min_speedup": "Speed-up of every draft length, at least.",
+    "min_acceptance_rate": "Accepted / drafted tokens, at least.",
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --trtkit-build."""
+    """Add --trtkit-build, and an option for each latency limit."""
     group = parser.getgroup("trtkit")
     group.addoption("--trtkit-build", metavar="BUILD", help="The finished build directory that the tests are about.")
+    for name, text in _LIMITS.items():
+        group.addoption(f"--trtkit-{name.replace('_', '-')}", type=float, metavar="X", help=text)
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +42,9 @@ def trtkit_server(trtkit_build: Build) -> Iterator[str]:
     """host:port (gRPC) of the build's server: the running one, or one that lives until the last test is done."""
     with open_address(Target(str(trtkit_build.folder), trtkit_build)) as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def trtkit_limits(request: pytest.FixtureRequest) -> LatencyLimits:
+    """The limits of the command line; those that were not given are free."""
+    return LatencyLimits(**{name: request.config.getoption(f"--trtkit-{name.replace('_', '-')}") for name in _LIMITS})

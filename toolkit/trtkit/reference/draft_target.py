@@ -43,13 +43,6 @@ class _Running:
     finish_reason: FinishReason | None = None
     error: TrtkitError | None = None
 
-    def refuse_impossible(self, target: Engine) -> None:
-        """End with the target's own error, before a draft is made."""
-        try:
-            target.validate(self.request)
-        except RequestError as error:
-            self.finish_reason, self.error = "error", error
-
     @property
     def num_left(self) -> int:
         return self.request.max_new_tokens - len(self.token_ids)
@@ -123,8 +116,6 @@ def speculate(
     if target.has_work:
         raise RequestError("the engine is answering other requests", "use an engine of its own", code="REQ-BUSY")
     running = [_Running(replace(request, request_id=str(i)), length) for i, (request, length) in enumerate(requests)]
-    for each in running:
-        each.refuse_impossible(target)
     while any(each.finish_reason is None for each in running):
         _draft(target, proposer, [each for each in running if each.is_due and each.finish_reason is None], clock_ns)
         started_ns = clock_ns()

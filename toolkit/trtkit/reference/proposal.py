@@ -58,7 +58,7 @@ class EngineProposer:
             asked = self._asked(str(index), request, max_draft_len)
             if asked is None:
                 continue
-            with suppress(RequestError):  # what the draft cannot do the target does alone
+            with suppress(RequestError):  # what the draft cannot do, the target does alone or refuses itself
                 self._engine.submit(asked)
         while self._engine.has_work:
             for output in self._engine.step():

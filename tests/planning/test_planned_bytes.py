@@ -139,13 +139,25 @@ def test_names_and_shapes_are_those_of_the_converter(family: str, tmp_path: Path
         assert planned == {name: shape for name, (_, shape, _) in tensors.items()}
 
 
+@pytest.mark.parametrize("kv_dtype", ["auto", "fp8", "int8", "int4"])
 @pytest.mark.parametrize("max_seq_len", [64, 100])
-def test_the_cache_of_the_reference_engine_is_exact(max_seq_len: int, tmp_path: Path) -> None:
+def test_the_cache_of_the_reference_engine_is_exact(max_seq_len: int, kv_dtype: Any, tmp_path: Path) -> None:
     from trtkit.reference.engine import Engine
+    from trtkit.reference.kv_cache.options import CacheOptions
 
-    source, out = convert(tmp_path, "llama", Split())
-    limits = {"max_batch_size": 3, "max_input_len": max_seq_len - 1, "max_output_len": 1}
-    document = {"name": "tiny", "target": {"checkpoint": "x", "dtype": "float16"}, "limits": limits}
+    source = tiny_checkpoint(tmp_path / "source", "llama")
+    # The converter writes no INT4 scales; that cache computes its own.
+    stored = "auto" if kv_dtype == "int4" else kv_dtype
+    calibration = write_calibration(tmp_path, source) if stored == "int8" else None
+    options = ConversionOptions(dtype="float16", kv_cache_dtype=stored, calibration=calibration)
+    convert_to(source, tmp_path / "out", options)
+    document = {
+        "name": "tiny",
+        "target": {"checkpoint": "x", "dtype": "float16"},
+        "kv_cache": {"dtype": kv_dtype},
+        "limits": {"max_batch_size": 3, "max_input_len": max_seq_len - 1, "max_output_len": 1},
+    }
     planned = model_plan("target", read_model_spec(source), parse_config(document, where="tiny"))
-    engine = Engine.load(out, max_batch_size=3, max_seq_len=max_seq_len)
+    cache = CacheOptions(dtype="int4" if kv_dtype == "int4" else "auto")
+    engine = Engine.load(tmp_path / "out", max_batch_size=3, max_seq_len=max_seq_len, cache=cache)
     assert planned.reference_cache_bytes == engine._storage.num_bytes

@@ -9,8 +9,9 @@ from trtkit.planning.split import Split
 from trtkit.planning.weights import DTYPE_BYTES
 
 Keep = Literal["all", "sinks and window", "heavy hitters"]
-# Bytes of one key or value element; int4 packs two.
-_KV_BYTES = {"fp8": Fraction(1), "int8": Fraction(1), "int4": Fraction(1, 2)}
+# Channels of a head that share a step and a zero, float16 each, in an INT4 cache (trtkit's reference engine has one).
+INT4_GROUP = 32
+_INT4_GROUP_BYTES = 4
 # H2O keeps a tenth of the tokens as heavy hitters and a tenth as the most recent ones (arXiv 2306.14048, section 5).
 HEAVY_FRACTION = Fraction(1, 5)
 
@@ -37,14 +38,24 @@ class KvPolicy:
 def kv_bytes_per_token(spec: ModelSpec, model_dtype: str, kv_dtype: str) -> int:
     """Keys and values of one token in all layers: 2 * layers * KV heads * head_dim * bytes per element."""
     elements = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim
-    return int(elements * _KV_BYTES.get(kv_dtype, Fraction(DTYPE_BYTES[model_dtype])))
+    return int(elements * element_bytes(kv_dtype, model_dtype, spec.head_dim))
+
+
+def element_bytes(kv_dtype: str, model_dtype: str, head_dim: int) -> Fraction:
+    """Bytes of one key or value element; INT4 packs two into a byte, and each group of them has a step and a zero."""
+    match kv_dtype:
+        case "fp8" | "int8":
+            return Fraction(1)
+        case "int4":
+            return Fraction(1, 2) + Fraction(_INT4_GROUP_BYTES, min(INT4_GROUP, head_dim))
+    return Fraction(DTYPE_BYTES[model_dtype])
 
 
 def kv_bytes_per_token_of_rank(spec: ModelSpec, split: Split, model_dtype: str, kv_dtype: str) -> int:
     """The same for the rank with the most layers; a KV head shared by several ranks is held by each."""
     layers = max(len(split.layers(rank, spec.num_layers)) for rank in range(split.num_ranks))
     elements = 2 * layers * split.kv_heads(spec.num_kv_heads) * spec.head_dim
-    return int(elements * _KV_BYTES.get(kv_dtype, Fraction(DTYPE_BYTES[model_dtype])))
+    return int(elements * element_bytes(kv_dtype, model_dtype, spec.head_dim))
 
 
 def heavy_hitters(kv_dtype: str, block_size: int, sequence_tokens: int) -> KvPolicy:

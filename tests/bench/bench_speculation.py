@@ -5,9 +5,9 @@
     python tests/bench/bench_speculation.py --group chat --group code --adaptive-only --runs 7
 
 The modes take turns on every prompt, so that a busy moment of the machine hits all of them, and the order turns from
-run to run. Greedy, batch 1, caches empty at the start of every run. The time of an answer is that of all of it, prompt
-included. "speed-up" is the median over the runs of (time without drafts / time with them), "tokens/step" what a step
-of the target yields; every answer is checked to be the one without drafts.
+run to run. Greedy, batch 1, caches empty at the start of a run. The target reads a prompt first; "decode" is the time
+after that, in which the draft reads it too, "whole" is both. Gains are the median over the runs of (time without drafts
+/ time with them); "tokens/step" is what a step of the target yields. Every answer is checked to be the one without.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,9 +39,10 @@ Clock = Callable[[], int]
 
 
 class Outcome(NamedTuple):
-    """One answer: seconds, tokens, steps of the target."""
+    """One answer: seconds for the prompt and after it, tokens, steps of the target."""
 
-    seconds: float
+    prompt_s: float
+    decode_s: float
     num_tokens: int
     num_steps: int
 
@@ -69,8 +71,11 @@ class Mode:
 
         def answer(request: GenerationRequest) -> tuple[Outcome, tuple[int, ...]]:
             started_ns = self._clock()
+            target.generate(replace(request, max_new_tokens=1))
+            known_ns = self._clock()
             [result] = speculate(target, proposer, [(request, length())], self._clock)
-            return _outcome(result, (self._clock() - started_ns) / 1e9), result.token_ids
+            times = (known_ns - started_ns) / 1e9, (self._clock() - known_ns) / 1e9
+            return _outcome(result, *times), result.token_ids
 
         return answer
 
@@ -80,9 +85,9 @@ class Mode:
         return EngineProposer(Engine.load(self._checkpoints["draft"], max_batch_size=1, max_seq_len=1024), vocab_size)
 
 
-def _outcome(result: SpeculativeAnswer, seconds: float) -> Outcome:
+def _outcome(result: SpeculativeAnswer, prompt_s: float, decode_s: float) -> Outcome:
     saved = sum(acceptance.num_accepted_tokens for acceptance in result.acceptances)
-    return Outcome(seconds, len(result.token_ids), len(result.token_ids) - saved)
+    return Outcome(prompt_s, decode_s, len(result.token_ids), len(result.token_ids) - saved)
 
 
 def compare(modes: list[Mode], requests: list[GenerationRequest], num_runs: int) -> dict[str, list[list[Outcome]]]:
@@ -112,15 +117,20 @@ def requests_of(groups: list[str], tokenizer: Path, new_tokens: int) -> list[Gen
 
 
 def report(outcomes: dict[str, list[list[Outcome]]]) -> None:
-    plain_s = [sum(each.seconds for each in run) for run in outcomes["off"]]
-    sys.stdout.write("mode                  tokens/s  tokens/step  speed-up (least, most)\n")
+    sys.stdout.write("mode                  tokens/s  tokens/step  decode (least, most)   whole\n")
     for name, runs in outcomes.items():
-        seconds = [sum(each.seconds for each in run) for run in runs]
         num_tokens, num_steps = (sum(getattr(each, key) for each in runs[0]) for key in ("num_tokens", "num_steps"))
-        gains = [plain / own for plain, own in zip(plain_s, seconds, strict=True)]
-        speed = num_tokens / statistics.median(seconds)
-        gain = f"{statistics.median(gains):.3f} ({min(gains):.3f}, {max(gains):.3f})"
-        sys.stdout.write(f"{name:<20}  {speed:>8.1f}  {num_tokens / num_steps:>11.2f}  {gain}\n")
+        speed = num_tokens / statistics.median(sum(each.decode_s for each in run) for run in runs)
+        pairs = list(zip(outcomes["off"], runs, strict=True))
+        decode = [sum(e.decode_s for e in off) / sum(e.decode_s for e in own) for off, own in pairs]
+        whole = [_whole_s(off) / _whole_s(own) for off, own in pairs]
+        gain = f"{statistics.median(decode):.3f} ({min(decode):.3f}, {max(decode):.3f})"
+        row = f"{name:<20}  {speed:>8.1f}  {num_tokens / num_steps:>11.2f}  {gain}  {statistics.median(whole):.3f}"
+        sys.stdout.write(row + "\n")
+
+
+def _whole_s(run: list[Outcome]) -> float:
+    return sum(each.prompt_s + each.decode_s for each in run)
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ SCALINGS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "yarn": ("qwen2", {"rope_scaling": YARN}),
-    "yarn with betas": ("llama", {"rope_scaling": YARN | {"beta_fast": 8.0, "beta_slow": 2.0}}),
+    "yarn with betas": ("llama", {"rope_scaling": YARN | {"beta_fast": 3.0, "beta_slow": 0.5}}),
     "yarn without rounding": ("llama", {"rope_scaling": YARN | {"truncate": False}}),
     "yarn with two mscales": ("llama", {"rope_scaling": YARN | {"mscale": 1.0, "mscale_all_dim": 0.5}}),
     "yarn with a factor of its own": ("qwen3", {"rope_scaling": YARN | {"attention_factor": 1.3}, "head_dim": 32}),

@@ -158,3 +158,10 @@ def test_a_hub_out_of_reach_is_an_error_with_a_way_out(tmp_path: Path, monkeypat
     with pytest.raises(CheckpointError, match="cannot be fetched from the hub") as caught:
         resolve_checkpoint("org/model", tmp_path, weights=False)
     assert caught.value.code == "HUB"
+
+
+def test_the_server_reads_the_weights_that_are_here_already(hub: list[str], tmp_path: Path) -> None:
+    (tmp_path / "hub" / "model.safetensors.index.json").unlink()  # it lists nothing
+    folder = resolve_checkpoint("org/model", tmp_path)
+    _, model = llmapi_build(tmp_path)
+    assert (model["model"], "revision" in model) == (str(folder), False)

@@ -5,6 +5,7 @@ from pathlib import Path
 from trtkit.checkpoints.hub import hub_commit
 from trtkit.engines.llmapi import LlmApiSpec, model_yaml
 from trtkit.pipeline.request import BuildRequest
+from trtkit.pipeline.sources import has_weights
 from trtkit.repository.llmapi import render_llmapi_repository
 
 
@@ -44,9 +45,10 @@ def local_folders(request: BuildRequest) -> tuple[str, ...]:
 
 def _source(role: str, request: BuildRequest) -> str:
     """The checkpoint as the LLM API may be told it: the build's own, seen from the build directory, where the server
-    runs; else the hub id, or the absolute folder of one that is on no hub."""
+    runs; else the folder whose weights the manifest has the digest of; else the hub id, whose weights nobody fetched.
+    """
     if role in request.converted:
         return f"checkpoints/{role}"
-    checkpoint = request.config.models[role].checkpoint
-    on_no_hub = checkpoint.startswith("trtkit/") or Path(checkpoint).expanduser().exists()
-    return str(request.inputs[role].folder) if on_no_hub else checkpoint
+    checkpoint, folder = request.config.models[role].checkpoint, request.inputs[role].folder
+    is_here = Path(checkpoint).expanduser().exists() or has_weights(folder)
+    return str(folder) if is_here else checkpoint

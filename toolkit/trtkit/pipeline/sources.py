@@ -19,7 +19,7 @@ class Sources:
 
     def excuse(self, findings: list[Finding]) -> list[Finding]:
         """Without those that say of a described checkpoint that there is no weight file at all."""
-        bare = {str(self.folders[role]) for role in self.described if not _has_weights(self.folders[role])}
+        bare = {str(self.folders[role]) for role in self.described if not has_weights(self.folders[role])}
         return [finding for finding in findings if finding.code != "CKPT-MISSING" or finding.where not in bare]
 
 
@@ -49,5 +49,6 @@ def _is_read_from_hub(role: str, config: BuildConfig, cache: Path, calibrations:
     return not converts_for_llmapi(role, config, folder, calibrations)
 
 
-def _has_weights(folder: Path) -> bool:
+def has_weights(folder: Path) -> bool:
+    """Whether a folder holds safetensors, or an index that names some."""
     return any(folder.glob("*.safetensors*"))

@@ -11,9 +11,9 @@ import torch
 from tiny import tiny_checkpoint
 from trtkit.conversion.convert import convert_checkpoint
 from trtkit.conversion.options import ConversionOptions
+from trtkit.reference.kv_cache.formats import Scale
 from trtkit.reference.model.config import read_config
 from trtkit.reference.model.load import WeightLoader
-from trtkit.reference.model.weights import KvScale
 
 PROBE = """
 import sys, threading
@@ -73,7 +73,7 @@ def test_the_scales_of_a_quantised_cache_come_with_their_layers(tmp_path: Path) 
     (tmp_path / "out").mkdir()
     convert_checkpoint(source, tmp_path / "out", options)
     scales = WeightLoader(tmp_path / "out", read_config(tmp_path / "out"), torch.device("cpu")).load(64).kv_scales
-    assert scales == tuple(KvScale(*2 * (pytest.approx(0.01 * (layer + 1)),)) for layer in range(3))
+    assert scales == tuple(Scale(*2 * (pytest.approx(0.01 * (layer + 1)),)) for layer in range(3))
 
 
 def test_a_cache_without_scales_says_so(tmp_path: Path) -> None:

@@ -63,8 +63,7 @@ class MoeConfig:
 class QuantConfig:
     """How quantised linear layers are stored and how their inputs are rounded.
 
-    clamp bounds inputs that are scaled token by token. weight_only_arch is the SM version that packed integers are
-    ordered for, None when conversion.json is not there.
+    clamp bounds inputs that are scaled token by token. weight_only_arch: the SM version of packed integers, or None.
     """
 
     algorithm: str | None

@@ -85,7 +85,7 @@ def test_in_every_family_smaller_caches_cost_more_and_whole_ones_nothing(family:
 def test_bounded_caches_are_priced_by_what_they_keep(tmp_path: Path) -> None:
     folder = tiny_checkpoint(tmp_path / "hf")
     records = run_pass(folder, tmp_path / "pass", samples=SAMPLES)
-    variants = cache_variants(read_model_spec(folder), records, itemsize=2)
+    variants = cache_variants(read_model_spec(folder), records, torch.bfloat16)
     found = {variant.name: variant for variant in bounded_variants(variants, longest=60)}
     assert list(found) == ["window-30", "heavy-30", "window-15", "heavy-15", "fp8-window-30", "fp8-window-15"]
     whole = variants[0].bytes_per_token

@@ -140,8 +140,8 @@ def test_following_the_advice_for_a_planted_key_lowers_the_error_of_the_whole_mo
     key_bias: Path, tmp_path: Path
 ) -> None:
     records = run_pass(key_bias, tmp_path / "pass", samples=TEXTS)
-    variants = cache_variants(read_model_spec(key_bias), records, itemsize=2)
-    kept = CacheVariant("bfloat16", 0, lambda _, __, x: x.bfloat16().to(x.dtype))
+    variants = cache_variants(read_model_spec(key_bias), records, torch.float32)
+    kept = CacheVariant("bfloat16", 0, lambda _, k, v: (k.bfloat16().to(k.dtype), v.bfloat16().to(v.dtype)))
     found = measure_prices(key_bias, TEXTS[:2], (*variants, kept), PassOptions("float32"))
     kl = {price.name: price.kl for price in found}
     assert kl["bfloat16"] < kl["fp8"] / 8

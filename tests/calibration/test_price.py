@@ -26,7 +26,7 @@ def prices_of(
     folder: Path, work: Path, held_out: list[Sample], seen: list[Sample], dtype: str = "float32"
 ) -> dict[str, Price]:
     records = run_pass(folder, work, samples=seen, dtype=dtype)
-    variants = cache_variants(read_model_spec(folder), records, itemsize=2)
+    variants = cache_variants(read_model_spec(folder), records, getattr(torch, dtype))
     return {price.name: price for price in measure_prices(folder, held_out, variants, PassOptions(dtype))}
 
 
@@ -48,9 +48,9 @@ def test_bytes_per_token_count_layers_heads_and_scales(tmp_path: Path) -> None:
     folder = tiny_checkpoint(tmp_path / "hf")
     prices = prices_of(folder, tmp_path / "pass", HELD_OUT, HELD_OUT)
     values = 2 * 3 * 2 * 16
-    assert prices["unquantized"].bytes_per_token == 2 * values
+    assert prices["unquantized"].bytes_per_token == 4 * values  # float32
     assert prices["fp8"].bytes_per_token == prices["int8"].bytes_per_token == values
-    assert prices["int4"].bytes_per_token == values // 2 + 2 * 3 * 2 * 2
+    assert prices["int4"].bytes_per_token == values // 2 + 2 * 3 * 2 * 4  # a step and a zero for each head
     assert prices["int4-groups"].bytes_per_token == values // 2
 
 

@@ -1,9 +1,10 @@
-"""The KV caches whose price is measured: how each changes keys and values, what it keeps, and what it costs in bytes.
+"""The KV caches whose price is measured: how each stores keys and values, what it keeps, and what it costs in bytes.
 
-They are applied to what a layer puts into its cache, so that attention reads what a deployment would read back.
+Precisions that the reference engine has go through the engine's own formats, codes and all, so that attention reads
+what a deployment would read back.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +16,14 @@ from trtkit.calibration.bounded_attention import Bound
 from trtkit.calibration.errors import quantized
 from trtkit.calibration.number_formats import LARGEST, Format
 from trtkit.calibration.records import KEYS, VALUES, LayerRecord, TensorRecord
-from trtkit.calibration.scales import group_scales
+from trtkit.calibration.scales import group_scales, scale_of
 from trtkit.checkpoints.model_spec import ModelSpec
+from trtkit.reference.kv_cache.formats import Format as EngineFormat
+from trtkit.reference.kv_cache.formats import Fp8, Int4, Int8, Scale
 
-Change = Callable[[int, str, Tensor], Tensor]
-"""(layer, "k" or "v", tensor [1, H, T, D]) -> what comes back from the cache."""
+Change = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(layer, keys, values), each [1, H, T, D] -> what comes back from the cache."""
 
-_BITS: Mapping[Format, int] = {"fp8": 8, "int8": 8, "int4": 4}
-_DYNAMIC_SCALE_BITS = 16
 GROUP_SIZE = 32
 SINK_TOKENS = 4
 
@@ -39,44 +40,30 @@ class CacheVariant:
     bound: Bound | None = None
 
 
-def cache_variants(spec: ModelSpec, records: Iterable[LayerRecord], itemsize: int) -> tuple[CacheVariant, ...]:
-    """The model's own precision first; limits are the measured maxima. itemsize: bytes of the model's dtype.
+def cache_variants(spec: ModelSpec, records: Iterable[LayerRecord], dtype: torch.dtype) -> tuple[CacheVariant, ...]:
+    """The model's own precision first; limits are the measured maxima. dtype: of the model.
 
     fp8-unit has the scale 1.0 that TensorRT-LLM writes without calibration; fp8 one calibrated scale for keys and
-    values, as its engines have; fp8-separate one for each. int4 has a scale per token and head; int4-groups static ones
-    for groups of channels, which cost nothing per token.
+    values, as its engines have; fp8-separate one for each. int4 has a step and a zero per token for groups of channels;
+    int4-groups static scales for them, which cost nothing per token and which no engine has.
     """
-    own: dict[str, dict[int, float]] = {KEYS: {}, VALUES: {}}
-    groups: dict[str, dict[int, Tensor]] = {KEYS: {}, VALUES: {}}
-    for record in records:
-        for name in (KEYS, VALUES):
-            own[name][record.layer] = record.tensors[name].amax
-            groups[name][record.layer] = _group_limits(record.tensors[name])
-    shared = {layer: max(own[KEYS][layer], own[VALUES][layer]) for layer in own[KEYS]}
-
-    def per_layer(kind: Format) -> Change:
-        return lambda layer, _, x: _through(x, torch.tensor(shared[layer]), kind)
-
-    def unit(_: int, __: str, x: Tensor) -> Tensor:
-        return _through(x, torch.tensor(LARGEST["fp8"]), "fp8")
-
-    def separate(layer: int, name: str, x: Tensor) -> Tensor:
-        return _through(x, torch.tensor(own[name][layer]), "fp8")
-
-    def per_token(_: int, __: str, x: Tensor) -> Tensor:
-        return _through(x, x.float().abs().amax(-1, keepdim=True), "int4")
-
-    def per_group(layer: int, name: str, x: Tensor) -> Tensor:
-        return _through(x, groups[name][layer], "int4")
-
+    measured = list(records)
+    heads = (spec.num_kv_heads, spec.head_dim)
+    fp8 = [_scales(record, "fp8") for record in measured]
+    int8 = [_scales(record, "int8") for record in measured]
+    formats: dict[str, EngineFormat] = {
+        "fp8-unit": Fp8(*heads, [Scale(1.0, 1.0)] * len(measured), dtype),
+        "fp8": Fp8(*heads, [_shared(scale) for scale in fp8], dtype),
+        "fp8-separate": Fp8(*heads, fp8, dtype),
+        "int8": Int8(*heads, [_shared(scale) for scale in int8], dtype),
+        "int4": Int4(*heads, dtype),
+    }
+    elements = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim
+    stored = [CacheVariant(name, spec.num_layers * _bytes(kind), _through(kind)) for name, kind in formats.items()]
     return (
-        CacheVariant("unquantized", _bytes(spec, 8 * itemsize), None),
-        CacheVariant("fp8-unit", _bytes(spec, _BITS["fp8"]), unit),
-        CacheVariant("fp8", _bytes(spec, _BITS["fp8"]), per_layer("fp8")),
-        CacheVariant("fp8-separate", _bytes(spec, _BITS["fp8"]), separate),
-        CacheVariant("int8", _bytes(spec, _BITS["int8"]), per_layer("int8")),
-        CacheVariant("int4", _bytes(spec, _BITS["int4"], _DYNAMIC_SCALE_BITS), per_token),
-        CacheVariant("int4-groups", _bytes(spec, _BITS["int4"]), per_group),
+        CacheVariant("unquantized", elements * dtype.itemsize, None),
+        *stored,
+        CacheVariant("int4-groups", elements // 2, _static_groups(measured)),
     )
 
 
@@ -108,9 +95,42 @@ class ChangedCache:
 
     def update(self, keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """What attention is to read."""
-        if self._change is None:
-            return keys, values
-        return self._change(self._layer, "k", keys), self._change(self._layer, "v", values)
+        return (keys, values) if self._change is None else self._change(self._layer, keys, values)
+
+
+def _scales(record: LayerRecord, kind: Format) -> Scale:
+    return Scale(scale_of(record.keys.amax, kind), scale_of(record.values.amax, kind))
+
+
+def _shared(scale: Scale) -> Scale:
+    return Scale(max(scale), max(scale))
+
+
+def _bytes(kind: EngineFormat) -> int:
+    """Of one token in one layer."""
+    return sum(plane.width * plane.dtype.itemsize for plane in kind.planes)
+
+
+def _through(kind: EngineFormat) -> Change:
+    """Encode every token's row as the engine does, and decode it."""
+
+    def change(layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        rows = torch.stack([keys[0], values[0]]).permute(2, 0, 1, 3)  # [T, 2, H, D]
+        back = kind.decode(layer, kind.encode(layer, rows.flatten(1))).permute(1, 2, 0, 3)
+        return back[0][None].to(keys.dtype), back[1][None].to(values.dtype)
+
+    return change
+
+
+def _static_groups(records: Iterable[LayerRecord]) -> Change:
+    limits: dict[tuple[int, str], Tensor] = {
+        (record.layer, name): _group_limits(record.tensors[name]) for record in records for name in (KEYS, VALUES)
+    }
+
+    def change(layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        return _fake(keys, limits[layer, KEYS]), _fake(values, limits[layer, VALUES])
+
+    return change
 
 
 def _group_limits(record: TensorRecord) -> Tensor:
@@ -120,9 +140,5 @@ def _group_limits(record: TensorRecord) -> Tensor:
     return torch.from_numpy(np.stack(scales) * np.float32(LARGEST["int4"]))[:, None]
 
 
-def _through(x: Tensor, limit: Tensor, kind: Format) -> Tensor:
-    return quantized(x.float(), limit.to(x.device), kind).to(x.dtype)
-
-
-def _bytes(spec: ModelSpec, bits: int, bits_per_head: int = 0) -> int:
-    return 2 * spec.num_layers * spec.num_kv_heads * (spec.head_dim * bits + bits_per_head) // 8
+def _fake(x: Tensor, limit: Tensor) -> Tensor:
+    return quantized(x.float(), limit.to(x.device), "int4").to(x.dtype)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch
+
 from trtkit import __version__
 from trtkit.artifacts import is_complete, key_of, stage_output
 from trtkit.calibration.cache_variants import bounded_variants, cache_variants
@@ -30,7 +32,6 @@ from trtkit.calibration.samples import Sample, SampleOptions, hold_out, make_sam
 from trtkit.calibration.texts import CalibrationText, shipped_texts
 from trtkit.checkpoints.digest import checkpoint_digest
 from trtkit.checkpoints.model_spec import read_model_spec
-from trtkit.checkpoints.stored_tensor import itemsize_of
 from trtkit.conversion.modelopt_limits import ModeloptOptions
 from trtkit.errors import InputError
 from trtkit.findings import Finding
@@ -108,7 +109,7 @@ def _prices(
 ) -> tuple[Price, ...]:
     """What each KV precision, window and heavy-hitter setting costs, with limits chosen by amax."""
     spec = read_model_spec(checkpoint)
-    variants = cache_variants(spec, read_records(folder), itemsize_of(options.dtype))
+    variants = cache_variants(spec, read_records(folder), getattr(torch, options.dtype))
     variants += bounded_variants(variants, longest=max(len(sample.token_ids) for sample in held_out))
     return measure_prices(checkpoint, held_out, variants, PassOptions(options.dtype, options.device), on_progress)
 

@@ -42,6 +42,8 @@ CACHES = {
     "whole blocks of finished requests": CacheOptions(block_size=16, num_blocks=14, reuse="full_blocks"),
     "no reuse, too few blocks": CacheOptions(block_size=8, num_blocks=16, reuse="off"),
     "FP8": CacheOptions("fp8", block_size=16, num_blocks=14),
+    "window": CacheOptions(window_tokens=24, block_size=8, num_blocks=40),
+    "sinks": CacheOptions(window_tokens=24, sink_tokens=4, block_size=16, num_blocks=22),
     "INT4": CacheOptions("int4", block_size=64, num_blocks=5),
 }
 

@@ -14,6 +14,7 @@ from trtkit.reference.model.attention import Attention, Heads
 from trtkit.reference.model.config import ModelConfig
 from trtkit.reference.model.decoder import Decoder
 from trtkit.reference.model.kv_format import kv_format
+from trtkit.reference.model.visibility import visibility
 from trtkit.reference.model.weights import Weights
 
 
@@ -39,8 +40,10 @@ def assemble(
 ) -> Assembly:
     """Make room for `sizes` and a decoder that uses it. Raises InputError for impossible options."""
     cache.check()
+    rules, retention = visibility(config, cache)
     tables = make_tables(
         cache,
+        retention,
         max_batch_size=sizes.max_batch_size,
         max_seq_len=sizes.max_seq_len,
         max_num_tokens=sizes.max_num_tokens,
@@ -54,10 +57,11 @@ def assemble(
     )
     attention = Attention(
         Heads(config.num_kv_heads, config.num_q_heads // config.num_kv_heads, config.head_dim),
-        config.attention_rules,
+        rules,
         storage,
         max_keys=sizes.max_seq_len,
         block_size=tables.block_size,
+        sink_tokens=cache.sink_tokens,
     )
     return Assembly(decoder_type(config, weights, attention), storage, tables)
 
@@ -72,6 +76,11 @@ class LoneSequence:
         assert table is not None, "the cache has no block"
         self._table = table
 
+    @property
+    def blocks(self) -> Sequence[int]:
+        """The sequence's block table."""
+        return self._table.blocks
+
     def feed(self, token_ids: Sequence[int]) -> Tensor:
         """One pass over the next tokens.
 
@@ -82,7 +91,7 @@ class LoneSequence:
         if not tables.grow(self._table, start, end):
             raise ValueError(f"the cache has no room for token {end - 1}")
         storage.apply(tables.take_work())
-        size, blocks = tables.block_size, self._table.blocks
+        size, blocks = tables.block_size, self.blocks
         rows = [blocks[slot // size] * size + slot % size for slot in range(start, end)]
         batch = Batch(
             list(token_ids), list(range(start, end)), rows, [Span(0, start, end, blocks)], list(range(len(token_ids)))

@@ -1,5 +1,6 @@
 """Engine: requests in, tokens out, one step at a time. Knows the order of work; the arithmetic is in model/."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +57,9 @@ class Engine:
         weights = WeightLoader(checkpoint, config, torch.device("cpu")).load(max_seq_len)
         decoder, storage, tables = assemble(config, weights, cache, sizes)
         scheduler = Scheduler(tables, max_sequences=max_batch_size, max_num_tokens=sizes.max_num_tokens)
-        return cls(decoder, storage, scheduler, Limits(config.vocab_size, max_seq_len))
+        # Under a window a text of any length fits; the answer's own limit is what ends it.
+        longest = max_seq_len if cache.window_tokens is None else sys.maxsize
+        return cls(decoder, storage, scheduler, Limits(config.vocab_size, longest))
 
     @property
     def config(self) -> ModelConfig:
@@ -77,6 +80,21 @@ class Engine:
     def max_seq_len(self) -> int:
         """Most tokens of a prompt and its answer together."""
         return self._limits.max_seq_len
+
+    @property
+    def cache_bytes(self) -> int:
+        """Memory of keys and values, allocated at load."""
+        return self._storage.num_bytes
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the cache."""
+        return self._scheduler.tables.pool.num_blocks
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that no running request holds."""
+        return self._scheduler.tables.pool.num_free
 
     @property
     def has_work(self) -> bool:

@@ -1,5 +1,6 @@
 """BlockTables: sequences to blocks. Admission, growth, reuse, copy-on-write, windows; ints only, imports no torch."""
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from trtkit.reference.kv_cache.options import CacheOptions, ReuseRule
 from trtkit.reference.kv_cache.prefix_index import NO_MATCH, ROOT, Match, PrefixIndex
 from trtkit.reference.kv_cache.retention import KEEP_ALL, Retention
 
-# Rows of one sequence in one pass under a bounded cache, which has to hold them beside its window.
+# Rows of one sequence in one pass under a small window: the cache has to hold them beside it.
 BOUNDED_CHUNK = 128
 
 
@@ -247,11 +248,14 @@ class BlockTables:
         self.pool.release(findable)
 
 
-def make_tables(options: CacheOptions, *, max_batch_size: int, max_seq_len: int, max_num_tokens: int) -> BlockTables:
+def make_tables(
+    options: CacheOptions, retention: Retention, *, max_batch_size: int, max_seq_len: int, max_num_tokens: int
+) -> BlockTables:
     """As many blocks as the options say, or as max_batch_size sequences of max_seq_len tokens need."""
-    retention = Retention(options.window_tokens, options.sink_tokens)
-    num_new_tokens = min(max_num_tokens, BOUNDED_CHUNK) if retention.is_bounded else max_num_tokens
-    num_blocks = max_batch_size * retention.max_blocks(max_seq_len, num_new_tokens, options.block_size)
+    window = retention.window_tokens
+    num_new_tokens = max_num_tokens if window is None else min(max_num_tokens, max(window, BOUNDED_CHUNK))
+    longest = max_seq_len if options.window_tokens is None else sys.maxsize
+    num_blocks = max_batch_size * retention.max_blocks(longest, num_new_tokens, options.block_size)
     return BlockTables(
         BlockPool(options.num_blocks or num_blocks), options.block_size, options.reuse, retention, num_new_tokens
     )

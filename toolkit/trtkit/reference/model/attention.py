@@ -35,6 +35,7 @@ class Attention:
     """The masks and the scratch memory that all layers share.
 
     H num_kv_heads, G query heads per key head, D head_dim, N rows. max_keys bounds what a row without a window sees.
+    last_position is the position inside the cache of a row whose window has left its sinks behind; None without sinks.
     """
 
     def __init__(
@@ -53,8 +54,14 @@ class Attention:
         self._block_size = block_size
         self._tile = tile_size(block_size)
         self._visible = {rule.window: Visible(rule.window, sink_tokens) for rule in rules}
+        windows = [rule.window for rule in rules if rule.window is not None and sink_tokens]
+        self.last_position = sink_tokens + windows[0] - 1 if windows else None
         num_rows = self._tile * heads.group_size + _QUERY_STEP
         self._queries = storage.like.new_zeros(1, heads.num_kv_heads, num_rows, heads.head_dim)
+        # Sinks are read in whole tiles, too; the keys behind them are masked.
+        self._num_sink_keys = -(-sink_tokens // self._tile) * self._tile
+        is_sink = torch.arange(self._num_sink_keys).expand(num_rows, -1) < sink_tokens
+        self._sink_mask = torch.where(is_sink, 0.0, -torch.inf).to(self._queries)
         self._masks = {
             (visible, is_apart): self._mask(visible, max_keys, is_apart=is_apart)
             for visible in self._visible.values()
@@ -75,7 +82,7 @@ class Attention:
     def _work(self, span: Span, visible: Visible, out: Tensor) -> "SpanWork":
         tiles = list(cut(span, visible, self._tile))
         first, last = min(tile.first_key for tile in tiles), tiles[-1].last_key
-        sinks = key_rows(span, 0, visible.sink_tokens, self._block_size) if tiles[-1].is_apart else None
+        sinks = key_rows(span, 0, self._num_sink_keys, self._block_size) if tiles[-1].is_apart else None
         return SpanWork(
             rows=self._indexed(key_rows(span, first, last, self._block_size)),
             sink_rows=None if sinks is None else self._indexed(sinks),
@@ -94,6 +101,7 @@ class Attention:
             into=self._queries[0, :, :used].view(num_kv_heads, num_rows, group_size, head_dim).transpose(0, 1),
             queries=self._queries[:, :, :padded],
             mask=mask[row : row + padded, mask.shape[1] - num_keys :],
+            sink_mask=self._sink_mask[:padded],
             keys=(tile.first_key - first_key, num_keys),
             result=out[tile.row_start : tile.row_end].view(num_rows, num_kv_heads, group_size, head_dim),
             shape=(num_kv_heads, num_rows, group_size, head_dim),
@@ -130,6 +138,7 @@ class Piece:
     into: Tensor
     queries: Tensor
     mask: Tensor
+    sink_mask: Tensor
     keys: tuple[int, int]
     result: Tensor
     shape: tuple[int, int, int, int]
@@ -199,12 +208,13 @@ class TilePlan:
     ) -> Tensor:
         """One softmax over the keys of the window and of the sinks, each (queries, keys, values), by their sums."""
         mixed = []
-        for (queries, keys, values), mask in ((window, piece.mask), (sinks, None)):
+        for (queries, keys, values), mask in ((window, piece.mask), (sinks, piece.sink_mask)):
             piece.into.copy_(queries[piece.tile.row_start : piece.tile.row_end])
             mixed.append(_flash(piece.queries, keys, values, 0.0, False, attn_mask=mask, scale=scale))
         (near, near_sum), (far, far_sum) = mixed
-        share = torch.sigmoid(near_sum - far_sum)[..., None]
-        return torch.lerp(far.float(), near.float(), share).to(near.dtype)
+        # In float64, since vector and scalar code of these operators differ in a float32's last bit.
+        share = torch.sigmoid((near_sum - far_sum).double())[..., None]
+        return torch.lerp(far.double(), near.double(), share).to(near.dtype)
 
 
 def _capped(cap: float, queries: Tensor, keys: Tensor, values: Tensor, *, attn_mask: Tensor, scale: float) -> Tensor:

@@ -9,7 +9,7 @@ from trtkit.reference.model.attention import Attention, TilePlan
 from trtkit.reference.model.config import ModelConfig
 from trtkit.reference.model.linear import MIN_ROWS
 from trtkit.reference.model.norm import Norm
-from trtkit.reference.model.rotary import rotate
+from trtkit.reference.model.rotary import rotate, rotation_at, turned_by
 from trtkit.reference.model.weights import Weights
 
 
@@ -37,10 +37,11 @@ class Decoder:
         padding = [0] * (MIN_ROWS - num_rows)  # computed, never stored, never read
         positions = self._ints(batch.positions + padding)
         hidden = self._embed(self._ints(batch.token_ids + padding), positions)
-        rotations = [table[positions] for table in self._weights.rotations]
+        farthest = max(batch.positions)
+        rotations = [rotation_at(table, positions, farthest) for table in self._weights.rotations]
         cache_rows = self._ints(batch.cache_rows)
         mixed = hidden.new_zeros(hidden.shape[0], self.config.num_q_heads * self.config.head_dim)
-        tiles = self._attention.plan(batch.spans, mixed)
+        tiles = self._attention.plan(batch.spans, mixed, self._turn(positions))
         for index, layer in enumerate(self._weights.layers):
             rotation = None if layer.rope is None else rotations[layer.rope]
             qkv = layer.qkv(self._norm(hidden, layer.input_norm))
@@ -49,6 +50,11 @@ class Decoder:
             answer = layer.mlp(self._norm(hidden, layer.post_norm), num_rows)
             hidden = hidden + (answer if layer.mlp_norm is None else layer.mlp_norm(answer))
         return self._head(hidden, batch.choosing_rows)
+
+    def _turn(self, positions: Tensor) -> Tensor | None:
+        """From a query's own position to the last one inside the cache, from where it looks at sinks."""
+        last = self._attention.last_position
+        return None if last is None else turned_by(self._weights.rotations[0], last - positions)
 
     def _embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
         """The rows of the embedding, scaled, and those of the positions where they are learned. [N, E]"""

@@ -46,3 +46,29 @@ def rotate(heads: Tensor, rotation: Tensor) -> Tensor:
     turned = heads.float()
     torch.view_as_complex(turned.view(*turned.shape[:2], -1, 2)).mul_(rotation)
     return turned
+
+
+def rotation_at(table: Tensor, positions: Tensor, farthest: int) -> Tensor:
+    """The rotations of some positions, also of those behind the end of a table; `farthest` is the largest of them.
+
+    N positions.
+        table      [T, 1, D / 2] complex64
+        positions  [N] int64
+        returns    [N, 1, D / 2] complex64
+    """
+    if farthest < len(table):
+        return table[positions]
+    beyond = turned_by(table, positions) * table[1].abs()
+    return torch.where(positions[:, None, None] < len(table), table[positions.clamp(max=len(table) - 1)], beyond)
+
+
+def turned_by(table: Tensor, distances: Tensor) -> Tensor:
+    """cos + i sin of distance times the angle of position 1, in float64, so that a far angle keeps its digits.
+
+    N distances.
+        table      [T, 1, D / 2] complex64
+        distances  [N] int64
+        returns    [N, 1, D / 2] complex64
+    """
+    angles = table[1].angle().double() * distances[:, None, None]
+    return torch.polar(torch.ones_like(angles), angles).to(torch.complex64)

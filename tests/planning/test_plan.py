@@ -116,3 +116,14 @@ def test_without_a_gpu_memory_is_the_hosts_and_no_time_is_claimed(specs: dict[st
     assert record["target"]["time_per_token_ms"] is None
     assert record["max_sequences"] > 0
     assert record["draft_step_cost"] == pytest.approx(1.5 / 70, rel=0.2)
+
+
+@pytest.mark.parametrize(("backend", "rows"), [("reference", 8192), ("engine", 128256)])
+def test_a_draft_that_computes_a_part_of_its_logits_reads_that_part(
+    backend: str, rows: int, specs: dict[str, ModelSpec]
+) -> None:
+    """trtkit's own engine reads draft_vocabulary.json; TensorRT-LLM computes all logits."""
+    given = PlanInput(gpu=None, memory_bytes=512 * GB, head_rows={"draft": 8192})
+    partial = plan_of(specs, given=given, backend=backend).models["draft"].cost.weight_bytes
+    whole = plan_of(specs, given=PlanInput(gpu=None, memory_bytes=512 * GB), backend=backend).models["draft"]
+    assert whole.cost.weight_bytes - partial == (128256 - rows) * whole.spec.hidden_size * 2

@@ -28,7 +28,8 @@ class Deployment:
 
     release and gpu are None when the config names unknown ones. specs, tokenizers and folders hold the roles whose
     checkpoint is on this disk and could be read. pair is None unless both tokenizers are there. stored: how the weights
-    of a role are quantised already, in the YAML's words ("none", "fp8", ...).
+    of a role are quantised already, in the YAML's words ("none", "fp8", ...). head_rows: how many logits a draft computes
+    that computes a part of them.
     """
 
     config: BuildConfig
@@ -40,6 +41,7 @@ class Deployment:
     tokenizers: Mapping[str, TokenizerSpec]
     pair: TokenizerDifference | None
     stored: Mapping[str, str] = field(default_factory=dict)
+    head_rows: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def speculation(self) -> DraftTarget | None:
@@ -97,6 +99,7 @@ def gather(config: BuildConfig, folders: Mapping[str, Path]) -> tuple[Deployment
         tokenizers=tokenizers,
         pair=compare_tokenizers(tokenizers["draft"], tokenizers["target"]) if both else None,
         stored={role: _stored(read[folder]) for role, folder in folders.items() if read[folder].spec is not None},
+        head_rows={role: rows for role, folder in folders.items() if (rows := read[folder].head_rows) is not None},
     )
     return deployment, problems
 

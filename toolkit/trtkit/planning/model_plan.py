@@ -24,6 +24,7 @@ class ModelPlan:
     """One role of a deployment.
 
     policy: what is kept of a sequence. logits_tokens: tokens of one sequence whose logits are held at a time.
+    head_rows: how many logits a draft computes, None for all.
     """
 
     role: str
@@ -33,6 +34,7 @@ class ModelPlan:
     policy: KvPolicy
     limits: EngineSpec
     logits_tokens: int
+    head_rows: int | None = None
 
     @cached_property
     def rank_bytes(self) -> tuple[int, ...]:
@@ -81,7 +83,7 @@ class ModelPlan:
     @cached_property
     def cost(self) -> PassCost:
         """What one pass reads and computes."""
-        return pass_cost(self.spec, self.weights, self.split, self.kv_bytes_per_token)
+        return pass_cost(self.spec, self.weights, self.split, self.kv_bytes_per_token, self.head_rows)
 
     def token_ms(self, gpu: GpuModel, context_tokens: int, *, sequences: int = 1, new_tokens: int = 1) -> float:
         """Milliseconds of one pass."""
@@ -94,8 +96,8 @@ class ModelPlan:
         return context_tokens if kept is None else min(context_tokens, kept)
 
 
-def model_plan(role: str, spec: ModelSpec, config: BuildConfig) -> ModelPlan:
-    """The plan of one role of a build config."""
+def model_plan(role: str, spec: ModelSpec, config: BuildConfig, head_rows: int | None = None) -> ModelPlan:
+    """The plan of one role of a build config. head_rows: what its draft_vocabulary.json leaves of the head, if any."""
     model, sinks, limits = config.models[role], config.attention_sinks, engine_spec(role, config, sm=None)
     # Every verified token of the target; and of the draft, whose logits are handed over, every token it proposes.
     proposed = config.max_draft_len if role == "draft" and limits.generation_logits else 1
@@ -112,4 +114,6 @@ def model_plan(role: str, spec: ModelSpec, config: BuildConfig) -> ModelPlan:
         ),
         limits=limits,
         logits_tokens=max(proposed, limits.max_draft_len + 1),
+        # TensorRT-LLM builds whole heads; trtkit's own engine reads the file.
+        head_rows=head_rows if config.backend == "reference" else None,
     )

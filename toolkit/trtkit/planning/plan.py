@@ -1,7 +1,7 @@
 """Plan: the prediction for a whole deployment, assembled from its models. Knows the arithmetic's parts, no output."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from trtkit.checkpoints.model_spec import ModelSpec
 from trtkit.config.schema import BuildConfig, DraftTarget
@@ -34,13 +34,15 @@ class PlanInput:
 
     gpu None means a CPU deployment: then memory_bytes is the host's, and no times are predicted. context_tokens: the
     earlier tokens of a sequence in the predictions of time. acceptance_rate: accepted / drafted tokens as measured at
-    the draft length of the YAML, None to assume a chance of 0.7 per token.
+    the draft length of the YAML, None to assume a chance of 0.7 per token. head_rows: role -> how many logits it
+    computes, for drafts that compute a part of them.
     """
 
     gpu: GpuModel | None
     memory_bytes: int | None
     context_tokens: int = 0
     acceptance_rate: float | None = None
+    head_rows: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class Plan:
 def make_plan(config: BuildConfig, specs: Mapping[str, ModelSpec], given: PlanInput) -> Plan:
     """Predict a deployment. `specs` has every role of the config."""
     specs = padded_specs(config, specs)
-    models = {role: model_plan(role, specs[role], config) for role in config.models}
+    models = {role: model_plan(role, specs[role], config, given.head_rows.get(role)) for role in config.models}
     shared = place(config).shared
     groups = tuple(models.values()) if shared else (models["target"],)
     engines = config.backend in ("engine", "auto")

@@ -1,8 +1,10 @@
 """From a YAML and a few choices to a Plan: reads config.json of the checkpoints, nothing larger."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtkit.checkpoints.draft_vocabulary import read_draft_vocabulary
 from trtkit.checkpoints.model_spec import ModelSpec, read_model_spec
 from trtkit.checkpoints.source import find_checkpoint
 from trtkit.config.schema import BuildConfig
@@ -29,13 +31,25 @@ def plan_config(config: BuildConfig, request: PlanRequest) -> Plan:
     Raises CheckpointError PLAN-CHECKPOINT when a checkpoint is not on this disk, ConfigError for an unknown GPU.
     """
     gpu = choose_gpu(config, request)
+    folders = _folders(config, request.cache)
+    specs = {role: read_model_spec(folder) for role, folder in folders.items()}
     given = PlanInput(
         gpu=gpu,
         memory_bytes=None if gpu else request.host_bytes,
         context_tokens=request.context_tokens,
         acceptance_rate=request.acceptance_rate,
+        head_rows=partial_heads(folders, specs),
     )
-    return make_plan(config, _specs(config, request.cache), given)
+    return make_plan(config, specs, given)
+
+
+def partial_heads(folders: Mapping[str, Path], specs: Mapping[str, ModelSpec]) -> dict[str, int]:
+    """Role -> how many logits it computes, of the models that compute a part of them.
+
+    Raises CheckpointError CKPT-VOCABULARY for a damaged draft_vocabulary.json.
+    """
+    read = {role: read_draft_vocabulary(folders[role], spec.vocab_size) for role, spec in specs.items()}
+    return {role: len(token_ids) for role, token_ids in read.items() if token_ids is not None}
 
 
 def choose_gpu(config: BuildConfig, request: PlanRequest) -> GpuModel | None:
@@ -57,8 +71,8 @@ def choose_gpu(config: BuildConfig, request: PlanRequest) -> GpuModel | None:
     return gpu
 
 
-def _specs(config: BuildConfig, cache: Path) -> dict[str, ModelSpec]:
-    specs = {}
+def _folders(config: BuildConfig, cache: Path) -> dict[str, Path]:
+    folders = {}
     for role, model in config.models.items():
         folder = find_checkpoint(model.checkpoint, cache, model.revision)
         if folder is None:
@@ -68,5 +82,5 @@ def _specs(config: BuildConfig, cache: Path) -> dict[str, ModelSpec]:
                 code="PLAN-CHECKPOINT",
                 where=f"{role}.checkpoint",
             )
-        specs[role] = read_model_spec(folder)
-    return specs
+        folders[role] = folder
+    return folders

@@ -29,11 +29,13 @@ class PassCost:
     fp8_compute: bool
 
 
-def pass_cost(spec: ModelSpec, weights: WeightFormat, split: Split, kv_bytes_per_token: int) -> PassCost:
-    """The cost of a model stored in a format."""
+def pass_cost(
+    spec: ModelSpec, weights: WeightFormat, split: Split, kv_bytes_per_token: int, head_rows: int | None = None
+) -> PassCost:
+    """The cost of a model stored in a format; head_rows: of the head, where a draft computes a part of its logits."""
     # Pipeline stages work one after another on one token: they share memory, not time.
     return PassCost(
-        weight_bytes=decode_bytes(spec, weights),
+        weight_bytes=decode_bytes(spec, weights, head_rows),
         kv_bytes_per_token=kv_bytes_per_token,
         flops_per_token=decode_flops(spec),
         ranks=split.tensor,

@@ -62,9 +62,16 @@ def model_bytes(spec: ModelSpec, weights: WeightFormat) -> int:
     return rank_bytes(spec, Split(), weights, 0)
 
 
-def decode_bytes(spec: ModelSpec, weights: WeightFormat) -> int:
-    """Bytes read per token when one sequence decodes: all but the embedding table, and only the chosen experts."""
-    return sum(_read_bytes(spec, tensor, weights) for tensor in _one_rank(spec))
+def decode_bytes(spec: ModelSpec, weights: WeightFormat, head_rows: int | None = None) -> int:
+    """Bytes read per token when one sequence decodes: all but the embedding table, and only the chosen experts.
+
+    head_rows: rows of the head that are read, where a draft computes the logits of a part of its vocabulary.
+    """
+    total = 0
+    for tensor in _one_rank(spec):
+        read = _read_bytes(spec, tensor, weights)
+        total += read // spec.vocab_size * head_rows if tensor.kind == "head" and head_rows is not None else read
+    return total
 
 
 def decode_flops(spec: ModelSpec) -> int:

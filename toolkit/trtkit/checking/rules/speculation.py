@@ -47,7 +47,10 @@ def _large_draft(deployment: Deployment) -> Iterable[Hit]:
     if deployment.speculation is None or not deployment.specs.keys() >= {"draft", "target"}:
         return
     draft_len = deployment.speculation.max_draft_len
-    target, draft = (model_plan(role, deployment.specs[role], deployment.config) for role in ("target", "draft"))
+    target, draft = (
+        model_plan(role, deployment.specs[role], deployment.config, deployment.head_rows.get(role))
+        for role in ("target", "draft")
+    )
     costs = round_costs(target, draft, PlanInput(gpu=None, memory_bytes=None))
     even = break_even(draft_len, costs)
     if costs.draft_step > _HELPFUL_RATIO:

@@ -27,13 +27,17 @@ _KV_SCALE = re.compile(r"\blayers\.(\d+)\.self_attn\.(?:[kv]_proj\.)?[kv]_scale$
 
 @dataclass(frozen=True)
 class HfCheckpoint:
-    """One folder; each part is None when it could not be read. quantized is None for unquantised weights."""
+    """One folder; each part is None when it could not be read. quantized is None for unquantised weights.
+
+    head_rows: how many logits a draft computes that computes a part of them.
+    """
 
     folder: Path
     spec: ModelSpec | None
     tokenizer: TokenizerSpec | None
     weights: Weights | None
     quantized: QuantizedSource | None
+    head_rows: int | None = None
 
     @property
     def num_layers(self) -> int:
@@ -73,11 +77,13 @@ def read_hf_checkpoint(folder: Path, *, converts: bool) -> tuple[HfCheckpoint, l
 
     spec = attempt(lambda: read_model_spec(folder))
     quantized = attempt(lambda: read_quantized(folder)) if spec else None
+    vocabulary = None
     if spec is not None:
         attempt(lambda: read_stop_ids(folder))
-        attempt(lambda: read_draft_vocabulary(folder, spec.vocab_size))
+        vocabulary = attempt(lambda: read_draft_vocabulary(folder, spec.vocab_size))
     tokenizer = attempt(lambda: read_tokenizer(folder))
     weights = attempt(lambda: open_weights(folder))
     if spec is not None and weights is not None and converts:
         attempt(lambda: resolve_names(spec, WEIGHT_MAPS[spec.family], weights))
-    return HfCheckpoint(folder, spec, tokenizer, weights, quantized), problems
+    head_rows = len(vocabulary) if vocabulary is not None else None
+    return HfCheckpoint(folder, spec, tokenizer, weights, quantized, head_rows), problems

@@ -78,7 +78,7 @@ class DraftTarget(Section):
     max_draft_len: PositiveInt = 5
     """Draft tokens per step, at most."""
     acceptance: Literal["token", "logits"] = "token"
-    """`token` compares token ids, exact for greedy on any backend; `logits` does rejection sampling by the draft's logits."""
+    """`token` compares ids, exact for greedy on any backend; `logits` does rejection sampling by the draft's logits."""
     pad_draft_vocab: bool = False
     """Give the draft as many logits as the target has, for acceptance by logits; the added ones never win."""
     adaptive: bool = False

@@ -28,8 +28,8 @@ class Deployment:
 
     release and gpu are None when the config names unknown ones. specs, tokenizers and folders hold the roles whose
     checkpoint is on this disk and could be read. pair is None unless both tokenizers are there. stored: how the weights
-    of a role are quantised already, in the YAML's words ("none", "fp8", ...). head_rows: how many logits a draft computes
-    that computes a part of them.
+    of a role are quantised already, in the YAML's words ("none", "fp8", ...). head_rows: how many logits a draft
+    computes that computes a part of them.
     """
 
     config: BuildConfig

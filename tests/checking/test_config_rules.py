@@ -314,3 +314,9 @@ def test_the_llm_api_of_1_0_has_a_draft_defect_that_1_1_has_not(tmp_path: Path) 
         change = Change(yaml={"tensorrt_llm": release, "backend": "llmapi", "kv_cache.reuse": False})
         found = {finding.code for finding in run_rules(CONFIG_RULES, deployment_of(tmp_path, change), "pair.yaml")}
         assert ("VERSION-BUG" in found) == warned
+
+
+def test_the_llm_api_runs_both_models_on_the_targets_gpus(tmp_path: Path) -> None:
+    values = {"backend": "llmapi", "gpu.count": 16, "target.tensor_parallel": 8, "draft.tensor_parallel": 8}
+    found = run_rules(CONFIG_RULES, deployment_of(tmp_path, Change(yaml=values)), "pair.yaml")
+    assert "GPU-NODES" not in {finding.code for finding in found}

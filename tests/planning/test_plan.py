@@ -75,6 +75,7 @@ def test_two_models_on_one_gpu_get_solved_fractions(specs: dict[str, ModelSpec])
 
 def test_models_with_gpus_of_their_own_do_not_share(specs: dict[str, ModelSpec]) -> None:
     assert not plan_of(specs, target__tensor_parallel=2).shared
+    assert plan_of(specs, target__tensor_parallel=2, draft__tensor_parallel=2, backend="llmapi").shared
 
 
 def test_a_small_draft_pays_and_the_break_even_lies_below_one_half(specs: dict[str, ModelSpec]) -> None:

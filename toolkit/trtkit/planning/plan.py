@@ -96,7 +96,8 @@ def make_plan(config: BuildConfig, specs: Mapping[str, ModelSpec], given: PlanIn
     """Predict a deployment. `specs` has every role of the config."""
     specs = padded_specs(config, specs)
     models = {role: model_plan(role, specs[role], config, given.head_rows.get(role)) for role in config.models}
-    shared = place(config).shared
+    # The LLM API runs the draft on the target's GPUs, however many there are.
+    shared = config.draft is not None and (config.backend == "llmapi" or place(config).shared)
     groups = tuple(models.values()) if shared else (models["target"],)
     engines = config.backend in ("engine", "auto")
     converted = [ConvertedModel(model.spec, model.weights, model.rank_bytes) for model in models.values()]

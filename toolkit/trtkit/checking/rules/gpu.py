@@ -34,7 +34,10 @@ def _too_few(deployment: Deployment) -> Iterable[Hit]:
 
 
 def _several_nodes(deployment: Deployment) -> Iterable[Hit]:
-    gpus = place(deployment.config).num_gpus
+    target = deployment.config.target
+    # The LLM API runs the draft on the target's ranks.
+    own = target.tensor_parallel * target.pipeline_parallel
+    gpus = own if deployment.backend == "llmapi" else place(deployment.config).num_gpus
     if deployment.backend != "reference" and gpus > GPUS_PER_NODE:
         yield hit("gpu.count", gpus=gpus, node=GPUS_PER_NODE)
 

@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from calibrated import random_samples, run_pass, whole_model
@@ -11,13 +12,18 @@ from tiny import FAMILIES, tiny_checkpoint
 from trtkit.calibration.cache_variants import cache_variants
 from trtkit.calibration.collect import PassOptions
 from trtkit.calibration.compare import compare_scales
+from trtkit.calibration.pass_files import read_records
 from trtkit.calibration.price import Price
 from trtkit.calibration.price_pass import measure_prices
 from trtkit.calibration.run import CalibrationOptions, calibrate
 from trtkit.calibration.samples import Sample, SampleOptions, hold_out, make_samples
 from trtkit.calibration.texts import CalibrationText, shipped_texts
 from trtkit.checkpoints.model_spec import read_model_spec
+from trtkit.conversion.convert import convert_to
+from trtkit.conversion.options import ConversionOptions
 from trtkit.errors import InputError
+from trtkit.reference.engine import Engine
+from trtkit.reference.request import GenerationRequest, Returns
 
 HELD_OUT = random_samples({"a": 60, "b": 50}, seed=11)
 
@@ -129,3 +135,26 @@ def test_scales_are_compared_layer_by_layer() -> None:
     assert [d.layer for d in differences] == [0, 1, 2, 3]
     assert [d.factor for d in differences] == [1.1, 4.0, None, None]
     assert [d.is_large for d in differences] == [False, True, True, True]
+
+
+@pytest.mark.parametrize("kind", ["fp8", "int8"])
+def test_a_price_is_what_the_reference_engine_loses_with_that_cache(kind: str, tmp_path: Path) -> None:
+    """The calibrated checkpoint in the engine, by the logits of its prompts."""
+    folder = tiny_checkpoint(tmp_path / "hf")
+    texts = [CalibrationText(s.name, token_ids=s.token_ids) for s in random_samples({f"t{n}": 40 for n in range(9)})]
+    report = calibrate(folder, tmp_path / "calibration", CalibrationOptions("float32"), texts)
+    options = ConversionOptions(dtype="float32", kv_cache_dtype=kind, calibration=report.out / "calibration.json")  # type: ignore[arg-type]
+    convert_to(folder, tmp_path / "trt", options)
+    engine = Engine.load(tmp_path / "trt", max_batch_size=1, max_seq_len=128, num_threads=1)
+    losses = []
+    for sample in HELD_OUT:
+        request = GenerationRequest(sample.name, sample.token_ids, 1, returns=Returns(context_logits=True))
+        logits = [output.context_logits for output in engine.generate(request) if output.context_logits is not None]
+        scores = torch.from_numpy(np.concatenate(logits))[: len(sample.token_ids) - 1]
+        wanted = torch.tensor(sample.token_ids[1:])
+        losses += torch.nn.functional.cross_entropy(scores, wanted, reduction="none").tolist()
+    variants = cache_variants(read_model_spec(folder), read_records(report.out / "measured"), torch.float32)
+    prices = {price.name: price for price in measure_prices(folder, HELD_OUT, variants, PassOptions("float32"))}
+    engines = math.exp(sum(losses) / len(losses))
+    off = abs(prices[kind].perplexity - engines)
+    assert off < abs(prices[kind].perplexity - prices["unquantized"].perplexity) / 50

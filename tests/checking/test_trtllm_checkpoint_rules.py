@@ -13,6 +13,7 @@ from trtkit.checking.rules.scales import SCALE_RULES
 from trtkit.checking.rules.trtllm_checkpoint import TRTLLM_CHECKPOINT_RULES
 from trtkit.checking.scales import audit_scales
 from trtkit.checkpoints.safetensors_header import read_header
+from trtkit.checkpoints.weights import open_weights
 from trtkit.conversion.convert import convert_to
 from trtkit.conversion.options import ConversionOptions
 
@@ -161,3 +162,24 @@ def test_a_drafts_own_vocabulary_is_rising_ids_of_the_model(
     folder = converted(tmp_path)
     (folder / "draft_vocabulary.json").write_text(json.dumps({"token_ids": token_ids}))
     assert codes(folder) == found
+
+
+@pytest.mark.parametrize("quantization", ["fp8", "fp8_rowwise", "int8_weight_only", "int4_weight_only"])
+def test_a_quantised_weight_without_its_scale_is_named(quantization: Any, tmp_path: Path) -> None:
+    """The first test that this checkpoint is whole; then one scale goes."""
+    source = tiny_checkpoint(tmp_path / "source", "llama", hidden_size=128, intermediate_size=256)
+    names = [name.removesuffix(".weight") for name in open_weights(source) if name.endswith(".weight")]
+    calibration = tmp_path / "calibration.json"
+    document = {"schema": "trtkit.calibration/1", "inputs": dict.fromkeys(names, 3.0), "kv_cache": {}}
+    calibration.write_text(json.dumps(document))
+    out = tmp_path / "out"
+    convert_to(source, out, ConversionOptions(dtype="float16", quantization=quantization, calibration=calibration))
+    assert codes(out) == set()
+    path = out / "rank0.safetensors"
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = data[8 : 8 + length]
+    scale = b"per_channel_scale" if b"per_channel_scale" in header else b"activation_scaling_factor"
+    path.write_bytes(data[:8] + header.replace(scale, scale.swapcase(), 1) + data[8 + length :])
+    (finding,) = check_trtllm_checkpoint(out)
+    assert finding.code == "TRT-SCALES" and scale.decode() in finding.cause

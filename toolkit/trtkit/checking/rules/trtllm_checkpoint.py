@@ -7,6 +7,18 @@ from trtkit.checking.rule import Hit, LooksAt, Rule, hit
 from trtkit.checking.subjects.trtllm_checkpoint import TrtllmCheckpoint
 
 _SHOWN = 3
+# quant_algo -> what the loader wants beside a weight that is stored in it (quantization/layers.py). SmoothQuant is left
+# out: TensorRT-LLM's converter and modelopt's export name its scales differently.
+_SCALES_OF = {
+    "FP8": ("weights_scaling_factor", "activation_scaling_factor"),
+    "FP8_PER_CHANNEL_PER_TOKEN": ("per_channel_scale",),
+    "W8A16": ("per_channel_scale",),
+    "W4A16": ("per_channel_scale",),
+    "W4A16_AWQ": ("weights_scaling_factor", "prequant_scaling_factor"),
+    "W4A8_AWQ": ("weights_scaling_factor", "prequant_scaling_factor", "activation_scaling_factor"),
+    "NVFP4": ("weights_scaling_factor", "weights_scaling_factor_2", "activation_scaling_factor"),
+}
+_CODES = ("int8", "uint8", "float8")
 
 
 def _missing_ranks(checkpoint: TrtllmCheckpoint) -> Iterable[Hit]:
@@ -41,6 +53,19 @@ def _wrong_shapes(checkpoint: TrtllmCheckpoint) -> Iterable[Hit]:
                 yield hit(f"rank{rank}.safetensors", name=name, found=list(tensors[name].shape), shape=list(shape))
 
 
+def _missing_scales(checkpoint: TrtllmCheckpoint) -> Iterable[Hit]:
+    wanted = _SCALES_OF.get(checkpoint.quant_algorithm or "", ())
+    for rank, tensors in checkpoint.ranks.items():
+        stems = [
+            name.removesuffix(".weight")
+            for name, tensor in tensors.items()
+            if name.endswith(".weight") and tensor.dtype.startswith(_CODES)
+        ]
+        absent = [f"{stem}.{scale}" for stem in stems for scale in wanted if f"{stem}.{scale}" not in tensors]
+        if absent:
+            yield hit(f"rank{rank}.safetensors", count=len(absent), names=_listed(absent))
+
+
 def _is_quantisation(name: str) -> bool:
     return name.rpartition(".")[2] not in ("weight", "bias")
 
@@ -72,6 +97,17 @@ TRTLLM_CHECKPOINT_RULES: tuple[Rule[TrtllmCheckpoint], ...] = (
         source="modeling_utils.py: required tensors; TensorRT-LLM issue #1677",
         find=_missing_tensors,
         example=hit("rank0.safetensors", count=1, names="transformer.layers.0.mlp.gate.weight"),
+    ),
+    Rule(
+        code="TRT-SCALES",
+        severity="error",
+        looks_at=_LOOKS,
+        when="a quantised weight lacks a scale that its format needs",
+        cause="{count} scales of quantised weights missing: {names}",
+        fix="convert the checkpoint again",
+        source="quantization/layers.py; TensorRT-LLM issue #1677",
+        find=_missing_scales,
+        example=hit("rank0.safetensors", count=96, names="transformer.layers.0.attention.qkv.per_channel_scale, ..."),
     ),
     Rule(
         code="TRT-EXTRA",

@@ -34,9 +34,8 @@ def unexecuted(spec: ModelSpec) -> Iterator[str]:
 
 
 def _features(deployment: Deployment) -> Iterable[Hit]:
-    dtype = deployment.config.kv_cache.dtype
-    if dtype != "auto":
-        yield hit("kv_cache.dtype", what=f"an {dtype} KV cache", instead="auto")
+    if deployment.config.kv_cache.dtype == "int4":
+        yield hit("kv_cache.dtype", what="an int4 KV cache", instead="fp8, int8 or auto")
     if deployment.engine_sinks:
         yield hit("attention_sinks.strategy", what="attention sinks inside of the engine", instead="rolling")
 
@@ -51,6 +50,6 @@ LIMIT_OF_VERSION_RULES: tuple[Rule[Deployment], ...] = (
         fix="write {instead}, or backend: engine",
         source="trtkit's reference engine",
         find=_limits,
-        example=hit("kv_cache.dtype", what="an fp8 KV cache", instead="auto"),
+        example=hit("kv_cache.dtype", what="an int4 KV cache", instead="fp8, int8 or auto"),
     ),
 )

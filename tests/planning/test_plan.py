@@ -1,16 +1,20 @@
 """A plan of the pair 70B and 1B: the contract's keys, the shared GPU, speculation, rolling sinks, host memory."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from deployments import LLAMA_1B, LLAMA_70B, yaml_document
+from known_models import fill_cache
 from tiny import tiny_config, write_json
 from trtkit.checkpoints.model_spec import ModelSpec, read_model_spec
-from trtkit.config.load import parse_config
+from trtkit.config.load import load_config, parse_config
+from trtkit.config.presets import presets
 from trtkit.planning.gpus import find_gpu
 from trtkit.planning.plan import Plan, PlanInput, make_plan
 from trtkit.planning.record import plan_record
+from trtkit.planning.request import PlanRequest, plan_config
 
 GB = 10**9
 FP8 = {"kv_cache.dtype": "fp8", "target.quantization": "fp8", "draft.quantization": "fp8"}
@@ -128,3 +132,13 @@ def test_a_draft_that_computes_a_part_of_its_logits_reads_that_part(
     partial = plan_of(specs, given=given, backend=backend).models["draft"].cost.weight_bytes
     whole = plan_of(specs, given=PlanInput(gpu=None, memory_bytes=512 * GB), backend=backend).models["draft"]
     assert whole.cost.weight_bytes - partial == (128256 - rows) * whole.spec.hidden_size * 2
+
+
+def test_what_the_llm_api_reads_as_it_is_takes_no_host_memory_and_no_disk(tmp_path: Path) -> None:
+    """The target is stored in FP8; the draft is unquantised and served so, or made FP8 by the build."""
+    fill_cache(tmp_path)
+    config = load_config(presets()["llama70b_spec_llmapi"])
+    host = plan_config(config, PlanRequest(tmp_path)).host
+    assert (host.peak_bytes, host.disk_bytes) == (0, 0)
+    made = load_config(presets()["llama70b_spec_llmapi"], ["draft.quantization=fp8"])
+    assert 1e9 < plan_config(made, PlanRequest(tmp_path)).host.disk_bytes < 3e9

@@ -47,7 +47,9 @@ def conversion_peak(spec: ModelSpec, weights: WeightFormat) -> int:
 
 
 def host_need(models: Sequence[ConvertedModel], *, engines: bool) -> HostNeed:
-    """The need of a build; models are converted one after another."""
+    """The need of a build; `models` are converted one after another. Nothing when there are none."""
+    if not models:
+        return HostNeed(0, 0, 0, 0)
     written = sum(sum(model.rank_bytes) for model in models)
     return HostNeed(
         peak_bytes=max(conversion_peak(model.spec, model.weights) for model in models),

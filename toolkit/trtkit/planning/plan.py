@@ -35,7 +35,8 @@ class PlanInput:
     gpu None means a CPU deployment: then memory_bytes is the host's, and no times are predicted. context_tokens: the
     earlier tokens of a sequence in the predictions of time. acceptance_rate: accepted / drafted tokens as measured at
     the draft length of the YAML, None to assume a chance of 0.7 per token. head_rows: role -> how many logits it
-    computes, for drafts that compute a part of them.
+    computes, for drafts that compute a part of them. unconverted: roles whose checkpoint is read as it is stored, by the
+    LLM API.
     """
 
     gpu: GpuModel | None
@@ -43,6 +44,7 @@ class PlanInput:
     context_tokens: int = 0
     acceptance_rate: float | None = None
     head_rows: Mapping[str, int] = field(default_factory=dict)
+    unconverted: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,11 @@ def make_plan(config: BuildConfig, specs: Mapping[str, ModelSpec], given: PlanIn
     shared = config.draft is not None and (config.backend == "llmapi" or place(config).shared)
     groups = tuple(models.values()) if shared else (models["target"],)
     engines = config.backend in ("engine", "auto")
-    converted = [ConvertedModel(model.spec, model.weights, model.rank_bytes) for model in models.values()]
+    converted = [
+        ConvertedModel(model.spec, model.weights, model.rank_bytes)
+        for role, model in models.items()
+        if role not in given.unconverted
+    ]
     return Plan(
         config=config,
         given=given,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from trtkit.checkpoints.draft_vocabulary import read_draft_vocabulary
 from trtkit.checkpoints.model_spec import ModelSpec, read_model_spec
+from trtkit.checkpoints.quantized import read_quantized
 from trtkit.checkpoints.source import find_checkpoint
 from trtkit.config.schema import BuildConfig
 from trtkit.errors import CheckpointError, ConfigError
@@ -39,6 +40,7 @@ def plan_config(config: BuildConfig, request: PlanRequest) -> Plan:
         context_tokens=request.context_tokens,
         acceptance_rate=request.acceptance_rate,
         head_rows=partial_heads(folders, specs),
+        unconverted=frozenset(role for role, folder in folders.items() if _is_read_as_stored(role, config, folder)),
     )
     return make_plan(config, specs, given)
 
@@ -69,6 +71,12 @@ def choose_gpu(config: BuildConfig, request: PlanRequest) -> GpuModel | None:
             code="GPU-UNKNOWN",
         )
     return gpu
+
+
+def _is_read_as_stored(role: str, config: BuildConfig, folder: Path) -> bool:
+    """Whether the LLM API reads a checkpoint as it is: no format is asked for, or it is stored in one already."""
+    asked = config.models[role].quantization
+    return config.backend == "llmapi" and (asked == "none" or read_quantized(folder) is not None)
 
 
 def _folders(config: BuildConfig, cache: Path) -> dict[str, Path]:

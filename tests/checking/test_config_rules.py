@@ -242,7 +242,7 @@ CASES: dict[str, Case] = {
         yaml(backend="llmapi", target__tensor_parallel=4, draft__tensor_parallel=4),
     ),
     "REFERENCE-LIMIT": Case(
-        yaml(backend="reference", kv_cache__dtype="int4"), yaml(backend="reference", kv_cache__dtype="fp8")
+        alone(backend="reference", attention_sinks=SINKS), yaml(backend="reference", kv_cache__dtype="int4")
     ),
 }
 

@@ -76,6 +76,14 @@ def test_the_scales_of_a_quantised_cache_come_with_their_layers(tmp_path: Path) 
     assert scales == tuple(Scale(*2 * (pytest.approx(0.01 * (layer + 1)),)) for layer in range(3))
 
 
+def test_an_int4_cache_is_what_conversion_json_says(tmp_path: Path) -> None:
+    """TensorRT-LLM's config.json has no word for it."""
+    source = tiny_checkpoint(tmp_path / "source", "qwen2")
+    (tmp_path / "out").mkdir()
+    convert_checkpoint(source, tmp_path / "out", ConversionOptions(dtype="float32", kv_cache_dtype="int4"))
+    assert read_config(tmp_path / "out").quantization.kv_cache_algorithm == "INT4"
+
+
 def test_a_cache_without_scales_says_so(tmp_path: Path) -> None:
     source = tiny_checkpoint(tmp_path / "source", "qwen2")
     (tmp_path / "out").mkdir()

@@ -8,6 +8,8 @@ from trtkit.checkpoints.model_spec import ModelSpec
 from trtkit.reference.model.families import ACTIVATIONS, ARCHITECTURES
 from trtkit.reference.model.unsupported import ROPE_KINDS
 
+_SINKS = "attention_sinks.strategy"
+
 
 def _limits(deployment: Deployment) -> Iterable[Hit]:
     if deployment.backend != "reference":
@@ -34,10 +36,8 @@ def unexecuted(spec: ModelSpec) -> Iterator[str]:
 
 
 def _features(deployment: Deployment) -> Iterable[Hit]:
-    if deployment.config.kv_cache.dtype == "int4":
-        yield hit("kv_cache.dtype", what="an int4 KV cache", instead="fp8, int8 or auto")
     if deployment.engine_sinks:
-        yield hit("attention_sinks.strategy", what="attention sinks inside of the engine", instead="rolling")
+        yield hit(_SINKS, what="attention sinks inside of the engine", instead="rolling")
 
 
 LIMIT_OF_VERSION_RULES: tuple[Rule[Deployment], ...] = (
@@ -50,6 +50,6 @@ LIMIT_OF_VERSION_RULES: tuple[Rule[Deployment], ...] = (
         fix="write {instead}, or backend: engine",
         source="trtkit's reference engine",
         find=_limits,
-        example=hit("kv_cache.dtype", what="an int4 KV cache", instead="fp8, int8 or auto"),
+        example=hit(_SINKS, what="attention sinks inside of the engine", instead="rolling"),
     ),
 )

@@ -1,7 +1,7 @@
 """ModelConfig: what the JSON files of a TensorRT-LLM checkpoint say of a decoder. Opens no weights.
 
 config.json is the format's own. conversion.json lies beside it when trtkit made the checkpoint, and says what the
-format leaves to the run time or to the builder: attention windows, and the GPU that integer weights are packed for.
+format has no place for: attention windows, an INT4 cache, the GPU that integer weights are packed for.
 """
 
 import json
@@ -21,8 +21,8 @@ from trtkit.reference.model.unsupported import refuse_unsupported
 class RopeConfig:
     """Rotary position embedding of some layers.
 
-    base and kind give the frequencies, `scaling` the constants of the kind (keys as in config.json). The first `dim`
-    elements of every head turn. max_positions is the model's max_position_embeddings.
+    scaling holds the constants of the kind, by the keys of config.json. The first `dim` elements of every head turn.
+    max_positions is the model's max_position_embeddings.
     """
 
     base: float
@@ -61,9 +61,10 @@ class MoeConfig:
 
 @dataclass(frozen=True)
 class QuantConfig:
-    """How quantised linear layers are stored and how their inputs are rounded.
+    """How quantised linear layers and the cache are stored, and how inputs are rounded.
 
-    clamp bounds inputs that are scaled token by token. weight_only_arch: the SM version of packed integers, or None.
+    kv_cache_algorithm: FP8, INT8, INT4 (only trtkit's) or None. clamp bounds inputs that are scaled token by token.
+    weight_only_arch: the SM version of packed integers, or None.
     """
 
     algorithm: str | None
@@ -224,7 +225,7 @@ def _windows(document: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[i
     windows = manifest.get("attention_windows")
     if windows is not None:
         if len(windows) != num_layers:
-            raise ValueError(f"attention_windows of conversion.json names {len(windows)} layers, not {num_layers}")
+            raise ValueError(f"conversion.json names the windows of {len(windows)} layers, not {num_layers}")
         return list(windows)
     pattern = document.get("sliding_window_pattern")
     return [None if pattern and (layer + 1) % pattern == 0 else window for layer in range(num_layers)]
@@ -240,12 +241,13 @@ def _parse_moe(document: Mapping[str, Any]) -> MoeConfig | None:
 
 
 def _parse_quantization(document: Mapping[str, Any], manifest: Mapping[str, Any]) -> QuantConfig:
-    section = document.get("quantization") or {}
+    section, options = document.get("quantization") or {}, manifest.get("options", {})
+    own_cache = "INT4" if options.get("kv_cache_dtype") == "int4" else None
     clamp = section.get("clamp_val")
     return QuantConfig(
         algorithm=section.get("quant_algo"),
-        kv_cache_algorithm=section.get("kv_cache_quant_algo"),
+        kv_cache_algorithm=section.get("kv_cache_quant_algo") or own_cache,
         group_size=section.get("group_size", 128),
         clamp=None if clamp is None else (clamp[0], clamp[1]),
-        weight_only_arch=manifest.get("options", {}).get("weight_only_arch"),
+        weight_only_arch=options.get("weight_only_arch"),
     )

@@ -8,8 +8,8 @@ from trtkit.reference.kv_cache.options import KvDtype
 from trtkit.reference.model.config import ModelConfig
 from trtkit.reference.model.weights import Weights
 
-# kv_cache_quant_algo of config.json -> the format that it names.
-KV_ALGORITHMS: dict[str | None, KvDtype] = {None: "float", "FP8": "fp8", "INT8": "int8"}
+# What ModelConfig calls them -> the formats.
+KV_ALGORITHMS: dict[str | None, KvDtype] = {None: "float", "FP8": "fp8", "INT8": "int8", "INT4": "int4"}
 _LARGEST = {"fp8": E4M3_MAX, "int8": INT8_MAX}
 
 

@@ -23,6 +23,7 @@ from trtkit.planning.speculation import (
     chance_of,
     gain,
 )
+from trtkit.planning.weights import stored_bytes
 
 _ALTERNATIVE_KV = ("auto", "fp8", "int8", "int4")
 _LARGEST_BATCH = 1024
@@ -35,8 +36,8 @@ class PlanInput:
     gpu None means a CPU deployment: then memory_bytes is the host's, and no times are predicted. context_tokens: the
     earlier tokens of a sequence in the predictions of time. acceptance_rate: accepted / drafted tokens as measured at
     the draft length of the YAML, None to assume a chance of 0.7 per token. head_rows: role -> how many logits it
-    computes, for drafts that compute a part of them. unconverted: roles whose checkpoint is read as it is stored, by the
-    LLM API.
+    computes, for drafts that compute a part of them. unconverted: roles whose checkpoint the LLM API reads as
+    it is stored.
     """
 
     gpu: GpuModel | None
@@ -103,7 +104,7 @@ def make_plan(config: BuildConfig, specs: Mapping[str, ModelSpec], given: PlanIn
     groups = tuple(models.values()) if shared else (models["target"],)
     engines = config.backend in ("engine", "auto")
     converted = [
-        ConvertedModel(model.spec, model.weights, model.rank_bytes)
+        ConvertedModel(model.spec, model.weights, _written_bytes(config, model))
         for role, model in models.items()
         if role not in given.unconverted
     ]
@@ -118,6 +119,11 @@ def make_plan(config: BuildConfig, specs: Mapping[str, ModelSpec], given: PlanIn
         rolling=rolling_cost(config, models["target"], given.gpu),
         host=host_need(converted, engines=engines),
     )
+
+
+def _written_bytes(config: BuildConfig, model: ModelPlan) -> tuple[int, ...]:
+    """Bytes of each weight file: one for every rank, or one checkpoint in Hugging Face's format for the LLM API."""
+    return (stored_bytes(model.spec, model.weights),) if config.backend == "llmapi" else model.rank_bytes
 
 
 def padded_specs(config: BuildConfig, specs: Mapping[str, ModelSpec]) -> dict[str, ModelSpec]:

@@ -62,6 +62,12 @@ def model_bytes(spec: ModelSpec, weights: WeightFormat) -> int:
     return rank_bytes(spec, Split(), weights, 0)
 
 
+def stored_bytes(spec: ModelSpec, weights: WeightFormat) -> int:
+    """Bytes of a checkpoint in Hugging Face's format: every tensor once, a tied head not at all."""
+    head = spec.vocab_size * spec.hidden_size * weights.dtype_bytes
+    return model_bytes(spec, weights) - (head if spec.tie_word_embeddings else 0)
+
+
 def decode_bytes(spec: ModelSpec, weights: WeightFormat, head_rows: int | None = None) -> int:
     """Bytes read per token when one sequence decodes: all but the embedding table, and only the chosen experts.
 

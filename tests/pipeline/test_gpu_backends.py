@@ -369,6 +369,8 @@ def test_a_checkpoint_is_quantised_for_the_llm_api_before_it_is_served(site: Sit
     assert all(stage.skipped for stage in site.build(*overrides).stages if stage.stage != "check")
     errors = {finding.code for finding in check_build(report.out) if finding.severity == "error"}
     assert errors == {"RUN-RUNTIME"}, "this machine has no TensorRT-LLM, and nothing else is amiss"
+    (written / "model.safetensors").write_bytes((written / "model.safetensors").read_bytes()[:-64])
+    assert "CKPT-TRUNCATED" in {finding.code for finding in check_build(report.out)}
 
 
 def test_weights_that_are_stored_quantised_are_recognised(site: Site) -> None:

@@ -27,7 +27,7 @@ from trtkit.errors import InputError
 from trtkit.findings import Finding
 
 FOREIGN_FORMAT = "CKPT-QUANT"
-_CONVERTS_NOTHING = "llmapi"  # the LLM API reads the Hugging Face checkpoint
+_LLM_API = "llmapi"
 
 
 def check_hf_checkpoint(folder: Path) -> list[Finding]:
@@ -76,9 +76,12 @@ def check_build(folder: Path) -> list[Finding]:
         build = open_whole_build(folder)
     except InputError as error:
         return [finding_of(error, str(folder)), *_parts(folder, ())]
+    own = (
+        _for_the_llm_api(build) if build.manifest["backend"] == _LLM_API else _parts(folder, tuple(build.config.models))
+    )
     return [
         *check_config(_as_built(build), _sources(build), where=str(folder / "manifest.json")),
-        *_parts(folder, () if build.manifest["backend"] == _CONVERTS_NOTHING else tuple(build.config.models)),
+        *own,
         *check_machine(inspect_machine(), build),
     ]
 
@@ -124,6 +127,13 @@ def _parts(folder: Path, roles: tuple[str, ...]) -> list[Finding]:
     if (folder / "model_repository").is_dir():
         findings += check_repository(folder / "model_repository")
     return findings
+
+
+def _for_the_llm_api(build: Build) -> list[Finding]:
+    """The findings of the repository, and of the Hugging Face checkpoints that the build made, if any."""
+    made = [build.folder / "checkpoints" / role for role in build.config.models]
+    findings = [finding for folder in made if folder.is_dir() for finding in check_hf_checkpoint(folder)]
+    return [*findings, *_parts(build.folder, ())]
 
 
 FOLDER_CHECKS: dict[str, Callable[[Path], list[Finding]]] = {

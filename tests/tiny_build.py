@@ -65,12 +65,14 @@ def copy_build(build: Path, folder: Path) -> Path:
 
 
 def _engine(build: Path, role: str, source: Path, config: BuildConfig) -> EngineInfo:
-    convert_to(source, build / "checkpoints" / role, ConversionOptions(dtype="float32"))
+    options = ConversionOptions(dtype="float32", kv_cache_dtype=config.kv_cache.dtype)
+    convert_to(source, build / "checkpoints" / role, options)
     spec = EngineSpec(
         max_batch_size=config.limits.max_batch_size,
         max_input_len=config.limits.max_input_len,
         max_seq_len=config.limits.max_seq_len,
         max_draft_len=config.max_draft_len if role == "target" else 0,
+        block_size=config.kv_cache.block_size,
     )
     out = build / "engines" / role
     write_reference_engine(spec, build / "checkpoints" / role, out, out, config.tensorrt_llm)

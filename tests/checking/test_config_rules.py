@@ -242,7 +242,7 @@ CASES: dict[str, Case] = {
         yaml(backend="llmapi", target__tensor_parallel=4, draft__tensor_parallel=4),
     ),
     "REFERENCE-LIMIT": Case(
-        alone(backend="reference", attention_sinks=SINKS), yaml(backend="reference", kv_cache__dtype="int4")
+        Change(yaml={"backend": "reference"}, target={"hidden_act": "relu"}), yaml(backend="reference")
     ),
 }
 

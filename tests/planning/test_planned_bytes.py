@@ -158,6 +158,25 @@ def test_the_cache_of_the_reference_engine_is_exact(max_seq_len: int, kv_dtype: 
         "limits": {"max_batch_size": 3, "max_input_len": max_seq_len - 1, "max_output_len": 1},
     }
     planned = model_plan("target", read_model_spec(source), parse_config(document, where="tiny"))
-    cache = CacheOptions(dtype="int4" if kv_dtype == "int4" else "auto")
+    cache = CacheOptions(dtype="int4" if kv_dtype == "int4" else "auto", block_size=32)
     engine = Engine.load(tmp_path / "out", max_batch_size=3, max_seq_len=max_seq_len, cache=cache)
-    assert planned.reference_cache_bytes == engine._storage.num_bytes
+    assert planned.reference_cache_bytes == engine.cache_bytes
+
+
+@pytest.mark.parametrize("window_tokens", [20, 200, 1000])
+def test_a_cache_with_sinks_is_exact_and_does_not_grow_with_the_limits(window_tokens: int, tmp_path: Path) -> None:
+    from trtkit.reference.engine import Engine
+    from trtkit.reference.kv_cache.options import CacheOptions
+
+    source = tiny_checkpoint(tmp_path / "source", "llama")
+    convert_to(source, tmp_path / "out", ConversionOptions(dtype="float16"))
+    document = {
+        "name": "tiny",
+        "target": {"checkpoint": "x", "dtype": "float16"},
+        "attention_sinks": {"sink_tokens": 4, "window_tokens": window_tokens, "strategy": "engine"},
+        "limits": {"max_batch_size": 3, "max_input_len": 100_000, "max_output_len": 1},
+    }
+    planned = model_plan("target", read_model_spec(source), parse_config(document, where="tiny"))
+    cache = CacheOptions(block_size=32, sink_tokens=4, window_tokens=window_tokens)
+    engine = Engine.load(tmp_path / "out", max_batch_size=3, max_seq_len=100, cache=cache)
+    assert planned.reference_cache_bytes == engine.cache_bytes

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 from trtkit.acceptance import summarize
 from trtkit.builds import Build
+from trtkit.config.schema import BuildConfig
 from trtkit.evaluate.endpoint import Arrival, EndpointRequest, Generation
 from trtkit.reference.draft_target import SpeculativeAnswer, generate_with_draft
 from trtkit.reference.engine import Engine
+from trtkit.reference.kv_cache.options import CacheOptions
 from trtkit.reference.request import GenerationRequest
 from trtkit.reference.sampling.params import SamplingParams
 from trtkit.serving.text import TextTokenizer
@@ -28,8 +30,10 @@ def load_models(build: Build, end_ids: Sequence[int]) -> LoadedModels:
     """Load checkpoints and tokenizer of a build. Raises CheckpointError when they cannot be executed."""
     # The round that ends an answer verifies a whole draft beyond it.
     room = build.config.limits.max_seq_len + build.config.max_draft_len
+    cache = _cache(build.config)
     engines = {
-        role: Engine.load(build.checkpoint(role), max_batch_size=1, max_seq_len=room) for role in build.config.models
+        role: Engine.load(build.checkpoint(role), max_batch_size=1, max_seq_len=room, cache=cache)
+        for role in build.config.models
     }
     return LoadedModels(
         target=engines["target"],
@@ -37,6 +41,17 @@ def load_models(build: Build, end_ids: Sequence[int]) -> LoadedModels:
         tokenizer=TextTokenizer.load(build.tokenizer),
         end_ids=end_ids,
         max_draft_len=build.config.max_draft_len,
+    )
+
+
+def _cache(config: BuildConfig) -> CacheOptions:
+    """The cache that the served engine has."""
+    sinks = config.attention_sinks if config.attention_sinks and config.attention_sinks.strategy == "engine" else None
+    return CacheOptions(
+        block_size=config.kv_cache.block_size,
+        reuse="tokens" if config.kv_cache.reuse else "off",
+        window_tokens=sinks.window_tokens if sinks else None,
+        sink_tokens=sinks.sink_tokens if sinks else 0,
     )
 
 

@@ -28,11 +28,17 @@ class KvPolicy:
     block_size: int
     keep: Keep = "all"
     kept_tokens: int | None = None
+    sink_tokens: int = 0
 
     def tokens_held(self, sequence_tokens: int) -> int:
         """Token slots that a sequence of this length occupies."""
         held = sequence_tokens if self.kept_tokens is None else min(sequence_tokens, self.kept_tokens)
         return -(-held // self.block_size) * self.block_size
+
+
+def touched_blocks(num_tokens: int, block_size: int) -> int:
+    """Most blocks that so many neighbouring tokens lie in, wherever they begin."""
+    return num_tokens if num_tokens < 2 else (num_tokens - 2) // block_size + 2
 
 
 def kv_bytes_per_token(spec: ModelSpec, model_dtype: str, kv_dtype: str) -> int:

@@ -9,14 +9,14 @@ from trtkit.engines.requested_spec import engine_spec
 from trtkit.engines.spec import EngineSpec
 from trtkit.planning.buffers import activation_bytes, logits_bytes
 from trtkit.planning.gpus import GpuModel
-from trtkit.planning.kv_cache import KvPolicy, kv_bytes_per_token, kv_bytes_per_token_of_rank
+from trtkit.planning.kv_cache import KvPolicy, kv_bytes_per_token, kv_bytes_per_token_of_rank, touched_blocks
 from trtkit.planning.memory import ModelShare
 from trtkit.planning.roofline import PassCost, pass_cost, pass_ms
 from trtkit.planning.split import Split
 from trtkit.planning.weights import WeightFormat, rank_bytes
 
-# The reference engine rounds a slot up to whole tiles of its attention (reference/batch.py).
-REFERENCE_TILE = 64
+# Rows of one pass of the reference engine, at most.
+REFERENCE_PASS_TOKENS = 512
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,17 @@ class ModelPlan:
 
     @property
     def reference_cache_bytes(self) -> int:
-        """What trtkit's own engine allocates at start: one slot of the longest sequence for each of the batch."""
-        slot_tokens = -(-self.limits.max_seq_len // REFERENCE_TILE) * REFERENCE_TILE
-        return self.limits.max_batch_size * slot_tokens * self.kv_bytes_per_token
+        """What trtkit's own engine allocates at start: the blocks of the longest sequence, for each of the batch.
+
+        With sinks of its own it never holds more of a sequence than sinks, window and the tokens of one pass.
+        """
+        size, policy = self.policy.block_size, self.policy
+        blocks = -(-self.limits.max_seq_len // size)
+        if self.limits.attention_sinks and policy.kept_tokens is not None:
+            window = policy.kept_tokens - policy.sink_tokens
+            most = max(REFERENCE_PASS_TOKENS, 2 * self.limits.max_batch_size)
+            blocks = -(-policy.sink_tokens // size) + touched_blocks(window + min(most, max(window, 128)) - 1, size)
+        return self.limits.max_batch_size * blocks * size * self.kv_bytes_per_token
 
     def share(self, policy: KvPolicy | None = None) -> ModelShare:
         """This model on the fullest of its GPUs, with another KV policy if one is given."""
@@ -111,6 +119,7 @@ def model_plan(role: str, spec: ModelSpec, config: BuildConfig, head_rows: int |
             block_size=config.kv_cache.block_size,
             keep="sinks and window" if sinks else "all",
             kept_tokens=sinks.sink_tokens + sinks.window_tokens if sinks else None,
+            sink_tokens=sinks.sink_tokens if sinks else 0,
         ),
         limits=limits,
         logits_tokens=max(proposed, limits.max_draft_len + 1),

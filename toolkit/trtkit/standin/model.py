@@ -9,13 +9,13 @@ from trtkit.engines.inspect import EngineInfo, read_engine
 from trtkit.errors import InputError, TrtkitError
 from trtkit.reference.beam_engine import BeamEngine
 from trtkit.reference.engine import Engine
-from trtkit.reference.kv_cache.options import CacheOptions
 from trtkit.serving.arguments import ModelArguments, read_arguments
 from trtkit.serving.batch import refuse_batch, replies_of
 from trtkit.serving.contract import llm_contract
 from trtkit.serving.inputs import Inputs
 from trtkit.serving.metrics import LLM_COUNTERS
 from trtkit.serving.triton_io import Counters, Sender, read_inputs
+from trtkit.standin.cache import cache_options
 from trtkit.standin.exchange import Exchange
 from trtkit.standin.loop import EngineLoop
 from trtkit.standin.parameters import check_parameters
@@ -121,5 +121,5 @@ def _load(info: EngineInfo, arguments: ModelArguments) -> Engine:
         info.checkpoint,
         max_batch_size=info.spec.max_batch_size,
         max_seq_len=info.spec.max_seq_len,
-        cache=CacheOptions(reuse="tokens" if arguments.flag("enable_kv_cache_reuse", default=True) else "off"),
+        cache=cache_options(info, arguments),
     )

@@ -11,7 +11,6 @@ _ALLOWED = {
     "gpt_model_type": ("inflight_fused_batching", "inflight_batching"),
     "decoding_mode": ("", "top_k", "top_p", "top_k_top_p", "beam_search"),
     "speculative_decoding_fast_logits": ("", "0", "false"),
-    "sink_token_length": ("",),
     "encoder_model_path": ("",),
     "guided_decoding_backend": ("",),
 }

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from trtkit.checking.deployment import Deployment
 from trtkit.checking.rule import Hit, Rule, hit
 from trtkit.checkpoints.model_spec import ModelSpec
+from trtkit.reference.kv_cache.options import INT4_GROUP
 from trtkit.reference.model.families import ACTIVATIONS, ARCHITECTURES
 from trtkit.reference.model.unsupported import ROPE_KINDS
 
@@ -36,8 +37,26 @@ def unexecuted(spec: ModelSpec) -> Iterator[str]:
 
 
 def _features(deployment: Deployment) -> Iterable[Hit]:
-    if deployment.engine_sinks:
-        yield hit(_SINKS, what="attention sinks inside of the engine", instead="rolling")
+    for role, spec in deployment.specs.items():
+        if deployment.config.kv_cache.dtype == "int4" and spec.head_dim % min(INT4_GROUP, spec.head_dim):
+            what = f"an INT4 KV cache for heads of {spec.head_dim}, which are no multiple of {INT4_GROUP},"
+            yield hit("kv_cache.dtype", what=what, instead="auto")
+        for what in _hinders_sinks(spec) if deployment.engine_sinks else ():
+            sinks = f"attention sinks inside of the engine for the {role}, which has {what},"
+            yield hit(_SINKS, what=sinks, instead="rolling")
+
+
+def _hinders_sinks(spec: ModelSpec) -> Iterator[str]:
+    """What of a model does not go on without end, in words."""
+    family = ARCHITECTURES.get(spec.architecture)
+    if family is not None and family.learns_positions:
+        yield "learned positions"
+    if (spec.rope_scaling or {}).get("rope_type") == "dynamic":
+        yield "rope scaling that grows with the text"
+    if spec.sliding_window is not None and any(spec.layer_is_sliding):
+        yield "sliding windows of its own"
+    if spec.extra.get("attn_logit_softcapping"):
+        yield "capped attention scores"
 
 
 LIMIT_OF_VERSION_RULES: tuple[Rule[Deployment], ...] = (
@@ -50,6 +69,6 @@ LIMIT_OF_VERSION_RULES: tuple[Rule[Deployment], ...] = (
         fix="write {instead}, or backend: engine",
         source="trtkit's reference engine",
         find=_limits,
-        example=hit(_SINKS, what="attention sinks inside of the engine", instead="rolling"),
+        example=hit("target.checkpoint", what="the activation relu", instead="the path of another checkpoint"),
     ),
 )

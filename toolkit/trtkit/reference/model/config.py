@@ -145,8 +145,7 @@ def read_config(folder: Path) -> ModelConfig:
 def _read_manifest(folder: Path) -> Mapping[str, Any]:
     """conversion.json, empty for a checkpoint that something else made."""
     path = folder / "conversion.json"
-    manifest: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return manifest
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
 
 def _parse(document: Mapping[str, Any], manifest: Mapping[str, Any]) -> ModelConfig:
@@ -190,11 +189,9 @@ def _parse_ropes(document: Mapping[str, Any]) -> tuple[RopeConfig, ...]:
     head_dim, scaling = document["head_size"], document.get("rotary_scaling") or {}
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if document["position_embedding_type"] == "long_rope":
-        kind, scaling = "longrope", {
-            "short_factor": document["longrope_scaling_short_factors"],
-            "long_factor": document["longrope_scaling_long_factors"],
-            "original_max_position_embeddings": document["original_max_position_embeddings"],
-        }  # fmt: skip
+        kind, original = "longrope", "original_max_position_embeddings"
+        factors = {f"{length}_factor": document[f"longrope_scaling_{length}_factors"] for length in ("short", "long")}
+        scaling = {**factors, original: document[original]}
     dim = document.get("rotary_embedding_dim") or int(head_dim * document.get("rotary_pct", 1.0))
     main = RopeConfig(document.get("rotary_base", 10000.0), kind, scaling, dim, document["max_position_embeddings"])
     local_base = document.get("rope_local_base_freq")

@@ -9,7 +9,7 @@ import torch
 from calibrated import random_samples, run_pass, whole_model
 from safetensors.torch import load_file, save_file
 from tiny import FAMILIES, tiny_checkpoint
-from trtkit.calibration.cache_variants import cache_variants
+from trtkit.calibration.cache_variants import CacheVariant, cache_variants
 from trtkit.calibration.collect import PassOptions
 from trtkit.calibration.compare import compare_scales
 from trtkit.calibration.pass_files import read_records
@@ -47,7 +47,28 @@ def test_the_unquantized_perplexity_is_that_of_the_whole_model(family: str, tmp_
             logits = model(input_ids=ids).logits[0, :-1]
         losses += torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none").tolist()
     assert found.perplexity == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-4)
-    assert found.kl == 0
+    assert found.kl == found.perplexity_error == 0
+
+
+def test_the_error_of_a_perplexity_is_that_of_its_differences_token_by_token(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf")
+    noisy = CacheVariant("noisy", 0, lambda _, k, v: (k.mul(4).round().div(4), v))
+    whole = CacheVariant("unquantized", 0, None)
+    exact, price = measure_prices(folder, HELD_OUT, (whole, noisy), PassOptions("float32"))
+    differences = []
+    for sample in HELD_OUT:
+        pair = measure_prices(folder, [sample], (whole, noisy), PassOptions("float32"))
+        differences.append(math.log(pair[1].perplexity / pair[0].perplexity))
+    assert 0 < price.perplexity_error < abs(price.perplexity)
+    lengths = [len(sample.token_ids) - 1 for sample in HELD_OUT]
+    mean = sum(d * n for d, n in zip(differences, lengths, strict=True)) / sum(lengths)
+    assert math.log(price.perplexity / exact.perplexity) == pytest.approx(mean, rel=1e-6)
+    # A tenth of the tokens leaves an error of sqrt(10) times as much.
+    short = [
+        Sample(sample.name, sample.token_ids[: max(3, n // 10)]) for sample, n in zip(HELD_OUT, lengths, strict=True)
+    ]
+    few = measure_prices(folder, short, (whole, noisy), PassOptions("float32"))[1]
+    assert 1 < few.perplexity_error / price.perplexity_error < 10
 
 
 def test_bytes_per_token_count_layers_heads_and_scales(tmp_path: Path) -> None:
@@ -104,9 +125,12 @@ def test_calibrated_fp8_is_never_worse_than_scale_one_on_the_demo_pair(
         samples = make_samples(shipped_texts(), folder, 49152, SampleOptions(samples=16, max_len=128))
         seen, held_out = samples[:12], samples[12:]
         prices = prices_of(folder, tmp_path / role, held_out, seen, "bfloat16")
-        # Three standard errors of noise that a few hundred tokens leave are far below this.
-        assert prices["fp8"].perplexity <= prices["fp8-unit"].perplexity * 1.002, role
-        assert prices["fp8"].kl < 0.02, role
+        fp8, unit = prices["fp8"], prices["fp8-unit"]
+        # Nothing of the demo pair under- or overflows at 1.0, so the two differ by chance alone: two standard errors.
+        chance = 2 * math.hypot(fp8.perplexity_error, unit.perplexity_error)
+        assert fp8.perplexity <= unit.perplexity + chance, role
+        assert chance < 0.05 * unit.perplexity, "a few hundred tokens tell this much"
+        assert fp8.kl < min(0.02, 1.1 * unit.kl), role
 
 
 def test_an_eighth_of_the_samples_is_held_out() -> None:

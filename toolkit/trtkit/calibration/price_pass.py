@@ -52,8 +52,10 @@ def measure_prices(
         for index, tokens in enumerate(ids):
             totals.add([skeleton.logits(own[index]) for own in states], tokens)
     return tuple(
-        Price(variant.name, variant.bytes_per_token, exp(loss), kl)
-        for variant, loss, kl in zip(variants, totals.losses(), totals.divergences(), strict=True)
+        Price(variant.name, variant.bytes_per_token, exp(loss), kl, exp(loss) * error)
+        for variant, loss, kl, error in zip(
+            variants, totals.losses(), totals.divergences(), totals.errors(), strict=True
+        )
     )
 
 
@@ -62,6 +64,7 @@ class _Totals:
 
     def __init__(self, num_variants: int) -> None:
         self._loss = [0.0] * num_variants
+        self._squares = [0.0] * num_variants
         self._kl = [0.0] * num_variants
         self._tokens = 0
 
@@ -69,14 +72,26 @@ class _Totals:
         """T tokens, V vocabulary: logits of each variant [T, V]; position t predicts token t + 1."""
         reference = torch.log_softmax(logits[0][:-1].double(), -1)
         self._tokens += len(tokens) - 1
+        exact = -reference.gather(1, tokens[1:, None])
         for index, own in enumerate(logits):
             found = torch.log_softmax(own[:-1].double(), -1)
-            self._loss[index] -= float(found.gather(1, tokens[1:, None]).sum())
+            loss = -found.gather(1, tokens[1:, None])
+            self._loss[index] += float(loss.sum())
+            self._squares[index] += float((loss - exact).square().sum())
             self._kl[index] += float((reference.exp() * (reference - found)).sum())
 
     def losses(self) -> list[float]:
         """Mean negative log-likelihood."""
         return [loss / max(1, self._tokens) for loss in self._loss]
+
+    def errors(self) -> list[float]:
+        """Standard errors of the differences between each variant's loss and the first one's."""
+        count = max(1, self._tokens)
+        means = [loss - self.losses()[0] for loss in self.losses()]
+        return [
+            (max(0.0, squares / count - mean**2) / count) ** 0.5
+            for squares, mean in zip(self._squares, means, strict=True)
+        ]
 
     def divergences(self) -> list[float]:
         """Mean KL; rounding of the sums may leave it a hair below zero."""

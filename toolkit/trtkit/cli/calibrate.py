@@ -67,7 +67,8 @@ def render(role: str, report: CalibrationReport) -> Group:
 
 
 def _prices(report: CalibrationReport) -> Table:
-    table = Table("KV cache", "bytes per token", "perplexity", "KL", box=None)
+    table = Table("KV cache", "bytes per token", "perplexity", "+-", "KL", box=None)
     for price in report.prices:
-        table.add_row(price.name, f"{price.bytes_per_token:,}", f"{price.perplexity:.4f}", f"{price.kl:.6f}")
+        quality = (f"{price.perplexity:.3f}", f"{price.perplexity_error:.3f}", f"{price.kl:.5f}")
+        table.add_row(price.name, f"{price.bytes_per_token:,}", *quality)
     return table

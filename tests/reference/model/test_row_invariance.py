@@ -12,6 +12,7 @@ import pytest
 import torch
 from lone_sequence import lone_sequence
 from oracles import prompt_of
+from quantized_oracle import input_maxima, write_calibration
 from row_invariance import needs_measured_processor
 from tiny import FAMILIES, VOCAB_SIZE, tiny_checkpoint
 from tiny_trtllm import tiny_model, write_checkpoint
@@ -49,6 +50,22 @@ def test_every_family_keeps_its_bits(family: str, tmp_path: Path) -> None:
     token_ids = prompt_of(NUM_TOKENS, VOCAB_SIZE)
     whole = logits_in_passes_of([NUM_TOKENS], lone_sequence(tmp_path / "out"), token_ids)
     for sizes in ([1], [2], [9], [1, 6, 1, 100]):
+        assert torch.equal(logits_in_passes_of(sizes, lone_sequence(tmp_path / "out"), token_ids), whole), sizes
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("quantization", ["fp8", "fp8_rowwise", "int4_weight_only"])
+def test_quantised_layers_keep_their_bits(quantization: Any, dtype: Any, tmp_path: Path) -> None:
+    """A row's inputs are rounded by its own numbers, whatever rows stand beside it."""
+    needs_measured_processor(getattr(torch, dtype))
+    source = tiny_checkpoint(tmp_path / "source", "llama", hidden_size=128, intermediate_size=192)
+    calibration = write_calibration(tmp_path / "calibration.json", input_maxima(source))
+    (tmp_path / "out").mkdir()
+    options = ConversionOptions(dtype=dtype, quantization=quantization, calibration=calibration)
+    convert_checkpoint(source, tmp_path / "out", options)
+    token_ids = prompt_of(NUM_TOKENS, VOCAB_SIZE)
+    whole = logits_in_passes_of([NUM_TOKENS], lone_sequence(tmp_path / "out"), token_ids)
+    for sizes in ([1], [2], [1, 6, 1, 100]):
         assert torch.equal(logits_in_passes_of(sizes, lone_sequence(tmp_path / "out"), token_ids), whole), sizes
 
 

@@ -70,7 +70,7 @@ def test_the_manifest_says_what_was_built_from_what(build: Path) -> None:
     manifest = json.loads((build / "manifest.json").read_text())
     assert manifest["backend"] == "reference"
     assert manifest["inputs"]["target"]["checkpoint"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
-    assert manifest["limits"]["target"]["max_draft_len"] == 4
+    assert manifest["limits"]["target"]["max_draft_len"] == 2
     assert all(stage["seconds"] >= 0 for stage in manifest["stages"])
 
 
@@ -89,7 +89,7 @@ def test_speculation_changes_nothing_but_the_time(address: str) -> None:
     with TritonClient(address) as client:
         answers = [
             collect(client.generate(GenerateRequest(PROMPT, max_tokens=12, num_draft_tokens=k)), str).token_ids
-            for k in (0, 2, 4)
+            for k in (0, 1, 2)
         ]
     assert answers[0] == answers[1] == answers[2]
 

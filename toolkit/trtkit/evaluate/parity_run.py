@@ -28,6 +28,7 @@ from trtkit.evaluate.stop_word import find_stop_word
 from trtkit.evaluate.text_answers import Decode
 from trtkit.evaluate.tolerance import Dtype, NumericProfile, loses_bits
 from trtkit.progress import OnProgress, silent
+from trtkit.serving.draft_schedule import FILE as SCHEDULE_FILE
 from trtkit.serving.text import TextTokenizer
 
 _UNKNOWN_BATCH_SIZE = 4
@@ -35,7 +36,7 @@ _UNKNOWN_BATCH_SIZE = 4
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """record: a record made earlier, instead of BUILD/parity/record.json. draft_lens: empty takes 0 and the build's.
+    """record: a record made earlier, instead of BUILD/parity/record.json. draft_lens: empty takes 0, 1 and the build's.
     dtype: what a deployment computes in whose build is not at hand. in_process: execute the build's checkpoints here
     instead of asking a server. replay: follow answers past a near-tie, which takes the original checkpoint and is
     left out for a record made elsewhere. tokenizer: the folder that reads the text of a server without token ids; None
@@ -217,6 +218,7 @@ def _profile(target: Target, options: CheckOptions, record: ParityRecord) -> Num
         weights_rounded=loses_bits(header.weights_dtype, dtype),
         conditioning=record.conditioning,
         oracle_dtype=header.dtype,
+        kv_error=record.kv_errors.get(target.build.config.kv_cache.dtype, 0.0) if target.build is not None else 0.0,
     )
 
 
@@ -226,7 +228,7 @@ def _concurrency(target: Target) -> int:
 
 
 def _draft_lens(target: Target, options: CheckOptions) -> tuple[int | None, ...]:
-    """Speculation off, and on where the deployment can: with the build's draft length, or as the server has it."""
+    """Off, one token, and the build's most; and what the deployment does by itself, where it chooses by itself."""
     if options.draft_lens:
         refuse_drafts_without_draft(target, options.draft_lens)
         return tuple(dict.fromkeys(options.draft_lens))
@@ -234,4 +236,8 @@ def _draft_lens(target: Target, options: CheckOptions) -> tuple[int | None, ...]
         return (None,)
     if target.build is None:
         return (0, None)
-    return tuple(dict.fromkeys((0, target.build.config.max_draft_len)))
+    longest = target.build.config.max_draft_len
+    chosen = (0, *((1, longest) if longest else ()))
+    adaptive = getattr(target.build.config.speculation, "adaptive", False)
+    chooses = adaptive or (target.build.folder / SCHEDULE_FILE).exists()
+    return (*dict.fromkeys(chosen), *((None,) if longest and chooses and not options.in_process else ()))

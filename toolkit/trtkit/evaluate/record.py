@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -91,13 +91,15 @@ class SkippedPrompt:
 class ParityRecord:
     """A header, the answers, and the prompts that were left out. Greedy, so there is no seed.
 
-    conditioning is how strongly the weights amplify rounding, measured on these answers (conditioning.py).
+    conditioning is how strongly the weights amplify rounding, measured on these answers (conditioning.py); kv_errors
+    are the state errors of coarser caches by their dtype, those that were measured (rounding_cache.py).
     """
 
     header: RecordHeader
     answers: tuple[RecordedAnswer, ...]
     skipped: tuple[SkippedPrompt, ...] = ()
     conditioning: float = 1.0
+    kv_errors: Mapping[str, float] = field(default_factory=dict)
 
     def covers(self, prompt_keys: Iterable[str]) -> bool:
         """Whether each of these prompts is answered here, or was left out for a reason."""
@@ -159,6 +161,7 @@ def write_record(path: Path, record: ParityRecord) -> None:
         "schema": SCHEMA,
         "header": asdict(record.header),
         "conditioning": record.conditioning,
+        "kv_errors": dict(record.kv_errors),
         "skipped": [asdict(left_out) for left_out in record.skipped],
     }
     # One answer a line: small enough to read with a pager, and a diff names the prompt.
@@ -178,7 +181,8 @@ def read_record(path: Path) -> ParityRecord:
             raise ValueError(f"schema {document['schema']!r}, this version reads {SCHEMA!r}")
         answers = tuple(_answer_of(row) for row in document["answers"])
         skipped = tuple(SkippedPrompt(**row) for row in document["skipped"])
-        return ParityRecord(_header_of(document["header"]), answers, skipped, document["conditioning"])
+        header, kv_errors = _header_of(document["header"]), dict(document["kv_errors"])
+        return ParityRecord(header, answers, skipped, document["conditioning"], kv_errors)
     except OSError as error:
         raise InputError(
             f"cannot read the parity record: {error.strerror}", "run trtkit parity record first", where=str(path)

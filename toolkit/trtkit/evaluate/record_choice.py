@@ -79,6 +79,7 @@ def record_build(
         max_new_tokens=choice.length(build),
         max_input_len=_comparable_input_len(build, choice.length(build)),
         batch_size=batch_size,
+        kv_dtype=build.config.kv_cache.dtype if build.config.kv_cache.dtype != "auto" else None,
     )
     oracle = Oracle.load(folder, dtype=dtype, device=device)
     return make_record(oracle, PromptEncoder.load(folder), request, record_path(build), on_progress)
@@ -151,7 +152,8 @@ def _standing_record(build: Build, prompts: list[Prompt], max_new_tokens: int) -
     if not record_path(build).is_file():
         return None
     record = read_record(record_path(build))
-    same = record.header.digest == _digest(build)
+    kv_dtype = build.config.kv_cache.dtype
+    same = record.header.digest == _digest(build) and (kv_dtype == "auto" or kv_dtype in record.kv_errors)
     enough = record.header.max_new_tokens >= max_new_tokens and record.covers(prompt.key for prompt in prompts)
     return record if same and enough else None
 

@@ -20,13 +20,18 @@ from trtkit.evaluate.record import (
     read_record,
     write_record,
 )
+from trtkit.evaluate.rounding_cache import RoundedKv, measure_kv_error
 from trtkit.progress import OnProgress, Progress, silent
 
 
 @dataclass(frozen=True)
 class RecordRequest:
-    """What to ask, of which checkpoint; max_input_len is the longest prompt that the deployment takes. batch_size
-    prompts are asked at once; 1 is exact, more is faster on a GPU and pads (oracle_batch.py)."""
+    """What to ask, of which checkpoint.
+
+    max_input_len is the longest prompt that the deployment takes. batch_size prompts are asked at once; 1 is exact,
+    more is faster on a GPU and pads (oracle_batch.py). kv_dtype is the deployment's cache where that is coarser than
+    the model, so that what it explains is measured.
+    """
 
     checkpoint: str
     folder: Path
@@ -36,6 +41,7 @@ class RecordRequest:
     max_new_tokens: int
     max_input_len: int | None = None
     batch_size: int = 1
+    kv_dtype: RoundedKv | None = None
 
 
 def make_record(
@@ -61,7 +67,10 @@ def make_record(
     skipped += [left_out for left_out in standing.skipped if left_out not in skipped]
     sequences = [((*answer.prompt_ids, *answer.token_ids), len(answer.token_ids)) for answer in known.values()]
     conditioning = measure_conditioning(oracle, request.folder, sequences, on_progress)
-    record = ParityRecord(header, tuple(known.values()), tuple(skipped), conditioning)
+    kv_errors = dict(standing.kv_errors)
+    if request.kv_dtype is not None:
+        kv_errors[request.kv_dtype] = measure_kv_error(oracle, sequences, request.kv_dtype)
+    record = ParityRecord(header, tuple(known.values()), tuple(skipped), conditioning, kv_errors)
     write_record(path, record)
     journal.close()
     return record

@@ -14,7 +14,8 @@ from trtkit.evaluate.tolerance import DEVIATIONS, NumericProfile
 SCHEMA = "trtkit.parity-report/1"
 FORMULA = (
     "tolerance = {deviations:g} * state_error * |h| * |w_a - w_b| / sqrt({hidden_size}) + {logit_error:.3g} * |logit|; "
-    "state_error = {state_error:.3g} for {dtype}, {num_layers} layers, conditioning {conditioning:.3g}"
+    "state_error = {state_error:.3g} for {dtype}, {num_layers} layers, conditioning {conditioning:.3g}, "
+    "cache {kv_error:.3g}"
 )
 
 

@@ -142,10 +142,9 @@ class DraftTargetRun:
     def _propose(self, max_draft_len: int) -> tuple[tuple[int, ...], Array | None]:
         """The draft's continuation, and what it was drawn from where that is compared; may be empty.
 
-        Compared by tokens, an end id need not be drafted: the target chooses it or not in either case. Compared by
-        logits it is a draft like any other: leaving it out would make answers longer than the target's (q(end) of the
-        draws would be drawn again). Models do not show it: a draft that returns fewer tokens than asked has ended.
-        Where draft and target hand logits over between themselves, what stands for them is passed on as it is.
+        By tokens, an end id need not be drafted: the target chooses it or not. By logits it is a draft like any other,
+        or answers would end too late. Models do not show it: a draft that returns fewer tokens than asked has ended.
+        Where the models hand logits over between themselves, what stands for them is passed on as it is.
         """
         assert self._draft is not None
         # Room for the verification too: draft and target must be shown the same tokens.

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from trtkit.errors import RequestError
 from trtkit.reference.engine import Engine
 from trtkit.reference.kv_cache.options import CacheOptions
-from trtkit.reference.request import GenerationRequest, StepOutput
+from trtkit.reference.request import BlockUse, GenerationRequest, StepOutput
 from trtkit.reference.sampling.params import SamplingParams
 
 MakeEngine = Callable[..., Engine]
@@ -83,6 +83,12 @@ def test_a_repeated_prompt_computes_only_its_last_token_and_answers_alike(
     cold, warm = engine.generate(request), engine.generate(request)
     assert (cold[0].num_reused_tokens, warm[0].num_reused_tokens) == (0, 69)
     assert tokens_of(cold) == tokens_of(warm)
+
+
+def test_an_answer_says_how_many_blocks_were_taken_and_found(make_engine: MakeEngine, make_prompt: MakePrompt) -> None:
+    engine, request = make_engine(cache=CacheOptions(block_size=16)), ask(make_prompt(40), 20)
+    assert engine.generate(request)[-1].blocks == BlockUse(num_new=4, num_reused=0)
+    assert engine.generate(request)[-1].blocks == BlockUse(num_new=2, num_reused=2)
 
 
 def test_a_continued_conversation_reuses_prompt_and_answer(make_engine: MakeEngine, make_prompt: MakePrompt) -> None:

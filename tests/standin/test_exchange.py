@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from trtkit.acceptance import Acceptance
 from trtkit.errors import RequestError, TrtkitError
-from trtkit.reference.request import Beam, BeamRules, FinishReason, GenerationRequest, Returns, StepOutput
+from trtkit.reference.request import Beam, BeamRules, BlockUse, FinishReason, GenerationRequest, Returns, StepOutput
 from trtkit.serving.tensor import Outputs
 from trtkit.standin.exchange import Exchange
 from trtkit.standin.requests import LlmRequest
@@ -42,7 +42,7 @@ def exchange(caller: Received, **changes: Any) -> Exchange:
     own = {key: changes.pop(key) for key in ("draft_ids", "returns", "beam", "end_id") if key in changes}
     generation = GenerationRequest("e", (5, 6), 20, **{"end_id": END, **own})
     values = {"streaming": True, "includes_prompt": False, "wants_measures": False, **changes}
-    return Exchange(LlmRequest(generation, **values), caller, block_size=4)
+    return Exchange(LlmRequest(generation, **values), caller)
 
 
 def step(*tokens: int, reason: FinishReason | None = None, **changes: Any) -> StepOutput:
@@ -171,10 +171,10 @@ def test_an_error_of_the_engine_reaches_the_caller() -> None:
 def test_measures_come_with_the_last_response_when_asked_for() -> None:
     caller = Received()
     answer = exchange(caller, draft_ids=(7, 8, 9), wants_measures=True, streaming=False)
-    answer.take(step(7, 1, reused=9, acceptance=Acceptance(3, (7, 1))))
+    answer.take(step(7, 1, reused=9, acceptance=Acceptance(3, (7, 1)), blocks=BlockUse(3, 2)))
     values = {name: array.reshape(-1)[0] for name, array in caller.outputs[-1].items()}
     assert values["kv_cache_reused_blocks"] == 2
-    assert values["kv_cache_alloc_total_blocks"] == 1
+    assert (values["kv_cache_alloc_new_blocks"], values["kv_cache_alloc_total_blocks"]) == (3, 5)
     assert values["acceptance_rate"] == pytest.approx(1 / 3)
     assert (values["total_accepted_draft_tokens"], values["total_draft_tokens"]) == (1, 3)
     assert values["arrival_time_ns"] <= values["first_token_time_ns"] <= values["last_token_time_ns"]

@@ -62,7 +62,7 @@ def start(loop: EngineLoop, number: int, tokens: int) -> Caller:
     caller = Caller()
     generation = GenerationRequest(f"e{number}", (3, 4, 5 + number), tokens)
     request = LlmRequest(generation, streaming=True, includes_prompt=False, wants_measures=False)
-    loop.submit(f"client-{number}", Exchange(request, caller, block_size=32))
+    loop.submit(f"client-{number}", Exchange(request, caller))
     return caller
 
 

@@ -150,7 +150,7 @@ def test_defaults_that_clients_send_are_not_refused() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("decoding_mode", "medusa"), ("max_beam_width", "5"), ("sink_token_length", "4"), ("gpt_model_type", "V1")],
+    [("decoding_mode", "medusa"), ("max_beam_width", "5"), ("gpt_model_type", "V1")],
 )
 def test_a_parameter_that_only_a_gpu_can_honour_is_refused(tmp_path: Any, key: str, value: str) -> None:
     arguments = ModelArguments(TARGET, {key: value}, True, tmp_path)

@@ -15,7 +15,7 @@ from trtkit.reference.kv_cache.storage import KvStorage
 from trtkit.reference.model.config import ModelConfig, read_config
 from trtkit.reference.model.decoder import Decoder
 from trtkit.reference.model.load import WeightLoader
-from trtkit.reference.request import FloatArray, GenerationRequest, StepOutput
+from trtkit.reference.request import BlockUse, FloatArray, GenerationRequest, StepOutput
 from trtkit.reference.scheduler.scheduler import Scheduler, Segment
 from trtkit.reference.verify import Choices
 
@@ -199,7 +199,7 @@ class Engine:
         """Choose a sequence's next tokens, rewind the rest of its drafts, and let it go when it is done."""
         sequence, request = segment.sequence, segment.sequence.request
         token_ids: tuple[int, ...] = ()
-        acceptance, error, chosen = None, None, None
+        acceptance, error, chosen, table = None, None, None, sequence.blocks
         try:
             chosen = choices.extend(sequence, rows)
             token_ids = tuple(sequence.token_ids[-chosen.num_tokens :])
@@ -226,6 +226,7 @@ class Engine:
             log_probs=chosen.log_probs if chosen else (),
             generation_logits=chosen.generation_logits if chosen else None,
             context_logits=_taken(sequence.context_logits),
+            blocks=BlockUse(table.num_allocated, table.num_shared),
         )
 
 

@@ -116,12 +116,24 @@ class GenerationRequest:
 
 
 @dataclass(frozen=True)
+class BlockUse:
+    """Cache blocks of one request so far: taken for it, and found with their content."""
+
+    num_new: int
+    num_reused: int
+
+
+NO_BLOCKS = BlockUse(0, 0)
+
+
+@dataclass(frozen=True)
 class StepOutput:
     """What one step did for one request.
 
     token_ids are the tokens of this step alone. finish_reason is set exactly when finished is. acceptance is set on
     a step that verified a draft. num_reused_tokens of the num_prompt_tokens came from an earlier request's cache.
-    error says why a request ended with the reason "error". What the request's `returns` asks for is of this step too.
+    blocks says what the request has taken and found of the cache, error why it ended with the reason "error". What its
+    `returns` asks for is of this step too.
 
     V vocab_size.
         log_probs          one for each token
@@ -142,3 +154,4 @@ class StepOutput:
     generation_logits: FloatArray | None = field(default=None, compare=False)
     context_logits: FloatArray | None = field(default=None, compare=False)
     beams: tuple[Beam, ...] = ()
+    blocks: BlockUse = NO_BLOCKS

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trtkit.acceptance import Acceptance
-from trtkit.reference.request import Beam, StepOutput
+from trtkit.reference.request import NO_BLOCKS, Beam, StepOutput
 from trtkit.serving.batch import Reply
 from trtkit.serving.tensor import Array
 from trtkit.standin.answer_scores import AnswerScores, beam_scores
@@ -31,12 +31,9 @@ class Exchange:
     once they are verified: accepted tokens and one of the model's own. Beams come at once, best first.
     """
 
-    def __init__(
-        self, request: LlmRequest, reply: Reply, *, block_size: int, clock_ns: Callable[[], int] = time.time_ns
-    ) -> None:
+    def __init__(self, request: LlmRequest, reply: Reply, *, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self.request = request
         self.reply = reply
-        self._block_size = block_size
         self._clock_ns = clock_ns
         self._times = _Times(arrival_ns=clock_ns())
         self._token_ids: list[int] = []
@@ -45,6 +42,7 @@ class Exchange:
         self._num_sent = 0
         self._acceptance: Acceptance | None = None
         self._num_reused_tokens = 0
+        self._blocks = NO_BLOCKS
 
     @property
     def num_reused_tokens(self) -> int:
@@ -77,6 +75,7 @@ class Exchange:
             self._times.first_token_ns = self._times.first_token_ns or now_ns
             self._times.last_token_ns = now_ns
         self._num_reused_tokens = output.num_reused_tokens
+        self._blocks = output.blocks
         self._acceptance = output.acceptance or self._acceptance
 
     def _outputs(self, *, final: bool) -> dict[str, Array]:
@@ -107,16 +106,13 @@ class Exchange:
         return self.request.generation.prompt_ids if shows else ()
 
     def _measures(self) -> dict[str, Array]:
-        """What NVIDIA's backend returns for return_perf_metrics. Blocks are counted as if tokens lay in blocks."""
-        num_prompt = len(self.request.generation.prompt_ids)
-        total_blocks = -(-(num_prompt + len(self._token_ids)) // self._block_size)
-        reused_blocks = self._num_reused_tokens // self._block_size
+        """What NVIDIA's backend returns for return_perf_metrics."""
         accepted = self._acceptance.num_accepted_tokens if self._acceptance else 0
         drafted = self._acceptance.num_draft_tokens if self._acceptance else 0
         values = {
-            "kv_cache_alloc_total_blocks": total_blocks,
-            "kv_cache_reused_blocks": reused_blocks,
-            "kv_cache_alloc_new_blocks": total_blocks - reused_blocks,
+            "kv_cache_alloc_total_blocks": self._blocks.num_new + self._blocks.num_reused,
+            "kv_cache_reused_blocks": self._blocks.num_reused,
+            "kv_cache_alloc_new_blocks": self._blocks.num_new,
             "arrival_time_ns": self._times.arrival_ns,
             "first_scheduled_time_ns": self._times.first_scheduled_ns,
             "first_token_time_ns": self._times.first_token_ns,

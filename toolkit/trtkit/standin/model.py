@@ -34,7 +34,6 @@ class StandIn:
         check_parameters(arguments)
         info = read_engine(arguments.path("gpt_model_path"))
         self._contract = llm_contract(arguments.name, info.version)
-        self._block_size = info.spec.block_size
         self._max_draft_len = info.spec.max_draft_len
         self._decoupled = arguments.decoupled
         self._numbers = itertools.count(1)
@@ -87,7 +86,7 @@ class StandIn:
         refuse_batch(len(answers), decoupled=self._decoupled)
         places = [(row, index) for row, index, _ in answers]
         for (_, _, request), reply in zip(answers, replies_of(sender, places), strict=True):
-            self._loop.submit(inputs.request_id, Exchange(request, reply, block_size=self._block_size))
+            self._loop.submit(inputs.request_id, Exchange(request, reply))
 
     def _read(self, inputs: Inputs, row: int) -> LlmRequest:
         request = read_request(inputs, row, f"{next(self._numbers)}", self._limits)

@@ -38,7 +38,7 @@ class BlockTable:
 
     The blocks before first_live, except sinks, are NO_BLOCK. num_filed whole blocks are in the index, the last of them
     as `serial`.
-    num_allocated counts blocks taken, num_shared those found with their content.
+    num_allocated counts blocks taken, num_shared those found whole.
     """
 
     blocks: list[int]
@@ -97,7 +97,7 @@ class BlockTables:
         table = BlockTable(
             blocks=blocks,
             num_reused_tokens=num_reused,
-            num_shared=num_matched + (match.partial is not None),
+            num_shared=num_matched,
             num_allocated=0,
             promised=range(0),
             num_filed=num_matched,

@@ -64,5 +64,5 @@ def test_logits_are_accepted_over_mpi_by_engines_that_hand_them_out(cache: Path)
     commands = [" ".join(stage.command) for stage in stages if stage.stage.startswith("engine ")]
     assert all("--gather_generation_logits" in command and "--logits_dtype float32" in command for command in commands)
     serve = next(stage.texts["serve.sh"] for stage in stages if stage.stage == "launch")
-    assert serve.count("tritonserver") == 3
+    assert serve.count("shm-region-prefix-name=") == 3
     assert "export TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES=0" in serve

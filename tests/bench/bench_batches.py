@@ -29,13 +29,13 @@ TARGET = "HuggingFaceTB--SmolLM2-135M-Instruct"
 PAD_ID = 2
 
 
-def draw_requests(count: int) -> list[GenerationRequest]:
+def draw_requests(count: int, divisor: int) -> list[GenerationRequest]:
     draw = random.Random(0)
     return [
         GenerationRequest(
             str(index),
-            tuple(draw.randint(1000, 40_000) for _ in range(draw.choice((16, 32, 64, 128, 256, 512)))),
-            draw.choice((32, 64, 96, 128)),
+            tuple(draw.randint(1000, 40_000) for _ in range(draw.choice((16, 32, 64, 128, 256, 512)) // divisor)),
+            draw.choice((32, 64, 96, 128)) // divisor,
         )
         for index in range(count)
     ]
@@ -86,11 +86,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--requests", type=int, default=16)
     parser.add_argument("--cpu-time", action="store_true", help="count CPU time; for one thread on a busy machine")
+    parser.add_argument("--divide", type=int, default=1, help="shorten prompts and answers; for a busy machine")
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     clock = time.process_time if arguments.cpu_time else time.perf_counter
-    requests = draw_requests(arguments.requests)
+    requests = draw_requests(arguments.requests, arguments.divide)
     with tempfile.TemporaryDirectory() as scratch:
         convert_checkpoint(arguments.checkpoint, Path(scratch), ConversionOptions(dtype=arguments.dtype))
         engine = Engine.load(

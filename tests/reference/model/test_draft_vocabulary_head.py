@@ -62,3 +62,13 @@ def test_a_trimmed_draft_changes_no_answer(
     drafted = generate_with_draft(target, draft, request, 3)
     assert list(drafted.token_ids) == plain
     assert sum(acceptance.num_accepted_tokens for acceptance in drafted.acceptances) > 0
+
+
+def test_logits_of_a_trimmed_draft_are_accepted_exactly(trimmed_checkpoint: Path, tiny_checkpoint: Path) -> None:
+    """A token that the draft cannot propose has no probability there, and the target's own one in the answer."""
+    target, draft = (Engine.load(p, max_batch_size=2, max_seq_len=128) for p in (tiny_checkpoint, trimmed_checkpoint))
+    request = GenerationRequest("a", tuple(PROMPT), 60, SamplingParams(temperature=1.0, top_k=0, seed=4))
+    drafted = generate_with_draft(target, draft, request, 3, by_logits=True)
+    assert len(drafted.token_ids) == 60
+    assert set(drafted.token_ids) - set(KEPT)
+    assert sum(acceptance.num_accepted_tokens for acceptance in drafted.acceptances) > 0

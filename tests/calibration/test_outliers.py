@@ -1,6 +1,7 @@
 """Planted outliers: found, named, and the advice for them lowers the error that is measured."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,18 @@ def test_following_the_advice_for_a_planted_input_lowers_the_error_of_the_whole_
         return fp8(x / factors) * factors
 
     assert error_with(smoothed) < error_with(fp8) / 4
+
+
+def test_an_input_that_nothing_helps_is_kept_and_the_noise_then_is_the_measured_one(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf")
+    (tmp_path / "out").mkdir()
+    collect(folder, TEXTS, tmp_path / "out", PassOptions("float32"), measure_layer)
+    record = next(iter(read_records(tmp_path / "out")))
+    name = next(iter(record.inputs))
+    bad = dict.fromkeys(record.errors[name], 0.5) | {"bfloat16": 0.003}
+    layer = judge_layer(replace(record, errors={**record.errors, name: bad}))
+    (advice,) = [item for item in layer.advice if item.module == name]
+    assert (advice.action, advice.noise, advice.noise_then) == ("keep", 0.5, 0.003)
 
 
 def test_following_the_advice_for_a_planted_key_lowers_the_error_of_the_whole_model(

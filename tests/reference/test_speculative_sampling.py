@@ -1,5 +1,6 @@
 """The real engine, draft and target, seeds and cache: the first two tokens follow the target's distribution."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 from tiny_trtllm import tiny_model, write_checkpoint
 from trtkit.acceptance import summarize
+from trtkit.checkpoints.draft_vocabulary import DRAFT_VOCABULARY_FILE
 from trtkit.draft_length import FixedDraftLength
 from trtkit.evaluate.distribution import detectable_distance, make_bins, p_value
 from trtkit.reference.draft_target import SpeculativeAnswer, speculate
@@ -32,8 +34,10 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Engine]:
     shape = {"vocab_size": VOCAB, "num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 32}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
     loaded = {}
-    for role, seed in (("target", 0), ("draft", 3)):
+    for role, seed in (("target", 0), ("draft", 3), ("narrow draft", 3)):
         folder = write_checkpoint(tiny_model(seed, **shape, **heads), tmp_path_factory.mktemp(role))
+        if role == "narrow draft":
+            (folder / DRAFT_VOCABULARY_FILE).write_text(json.dumps({"token_ids": [0, 2, 3, 6]}))
         loaded[role] = Engine.load(folder, max_batch_size=BATCH, max_seq_len=32)
     return loaded
 
@@ -54,10 +58,16 @@ def joint(target: Engine, params: SamplingParams, forbidden_first: tuple[int, ..
 
 
 def answers(
-    engines: dict[str, Engine], params: SamplingParams, num_samples: int, *, by_logits: bool, **changes: int
+    engines: dict[str, Engine],
+    params: SamplingParams,
+    num_samples: int,
+    *,
+    by_logits: bool,
+    draft: str = "draft",
+    **changes: int,
 ) -> list[SpeculativeAnswer]:
     """Each with a seed of its own and a draft length from 1 to 3."""
-    proposer = EngineProposer(engines["draft"], VOCAB, with_logits=by_logits)
+    proposer = EngineProposer(engines[draft], VOCAB, with_logits=by_logits)
     requests = [GenerationRequest("s", PROMPT, 3, replace(params, seed=seed), **changes) for seed in range(num_samples)]
     lengths = [FixedDraftLength(1 + seed % 3) for seed in range(num_samples)]
     pairs = list(zip(requests, lengths, strict=True))
@@ -91,6 +101,18 @@ def test_a_minimum_before_the_end_id_is_part_of_both_distributions(engines: dict
     bins = make_bins(joint(engines["target"], params, (end_id,)), 2_000)
     assert p_value(bins.count(pairs), bins.probabilities, np.random.default_rng(0)) > LEVEL
     assert any(len(answer.token_ids) == 2 for answer in found), "some end where they may"
+
+
+@pytest.mark.parametrize("by_logits", [True, False], ids=["by logits", "by tokens"])
+def test_a_draft_that_knows_some_of_the_tokens_changes_no_distribution(
+    engines: dict[str, Engine], by_logits: bool
+) -> None:
+    params = WAYS["temperature"]
+    found = answers(engines, params, 2_000, by_logits=by_logits, draft="narrow draft")
+    pairs = [answer.token_ids[0] * VOCAB + answer.token_ids[1] for answer in found]
+    bins = make_bins(joint(engines["target"], params), 2_000)
+    assert p_value(bins.count(pairs), bins.probabilities, np.random.default_rng(0)) > LEVEL
+    assert {token for answer in found for token in answer.token_ids} == set(range(VOCAB))
 
 
 @pytest.mark.slow

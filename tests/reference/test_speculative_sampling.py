@@ -89,16 +89,16 @@ def check(engines: dict[str, Engine], way: str, num_samples: int, *, by_logits: 
 @pytest.mark.parametrize("by_logits", [True, False], ids=["by logits", "by tokens"])
 @pytest.mark.parametrize("way", WAYS)
 def test_the_engines_answers_follow_the_target(engines: dict[str, Engine], way: str, by_logits: bool) -> None:
-    check(engines, way, 3_000, by_logits=by_logits)
+    check(engines, way, 2_000, by_logits=by_logits)
 
 
 @pytest.mark.parametrize("by_logits", [True, False], ids=["by logits", "by tokens"])
 def test_a_minimum_before_the_end_id_is_part_of_both_distributions(engines: dict[str, Engine], by_logits: bool) -> None:
     params = WAYS["temperature"]
     end_id = int(distribution_after(engines["draft"], PROMPT, params).argmax())
-    found = answers(engines, params, 2_000, by_logits=by_logits, end_id=end_id, min_new_tokens=1)
+    found = answers(engines, params, 1_200, by_logits=by_logits, end_id=end_id, min_new_tokens=1)
     pairs = [answer.token_ids[0] * VOCAB + answer.token_ids[1] for answer in found]
-    bins = make_bins(joint(engines["target"], params, (end_id,)), 2_000)
+    bins = make_bins(joint(engines["target"], params, (end_id,)), 1_200)
     assert p_value(bins.count(pairs), bins.probabilities, np.random.default_rng(0)) > LEVEL
     assert any(len(answer.token_ids) == 2 for answer in found), "some end where they may"
 
@@ -108,9 +108,9 @@ def test_a_draft_that_knows_some_of_the_tokens_changes_no_distribution(
     engines: dict[str, Engine], by_logits: bool
 ) -> None:
     params = WAYS["temperature"]
-    found = answers(engines, params, 2_000, by_logits=by_logits, draft="narrow draft")
+    found = answers(engines, params, 1_200, by_logits=by_logits, draft="narrow draft")
     pairs = [answer.token_ids[0] * VOCAB + answer.token_ids[1] for answer in found]
-    bins = make_bins(joint(engines["target"], params), 2_000)
+    bins = make_bins(joint(engines["target"], params), 1_200)
     assert p_value(bins.count(pairs), bins.probabilities, np.random.default_rng(0)) > LEVEL
     assert {token for answer in found for token in answer.token_ids} == set(range(VOCAB))
 
@@ -130,7 +130,7 @@ def test_acceptance_by_logits_keeps_more_drafts_than_acceptance_by_tokens(engine
     rates = [
         summarize(
             outcome
-            for answer in answers(engines, WAYS["temperature"], 2_000, by_logits=by_logits)
+            for answer in answers(engines, WAYS["temperature"], 1_000, by_logits=by_logits)
             for outcome in answer.acceptances
         ).acceptance_rate
         or 0.0

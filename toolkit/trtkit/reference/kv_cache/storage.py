@@ -32,6 +32,8 @@ class KvStorage:
         self._layers = [list(plane) for plane in self._planes]
         self._codec = codec
         self._kv_shape = kv_shape
+        # Made once: rows that are stored as they are can be read by one operation.
+        self._views = [] if codec else [self._split(layer) for layer in self._layers[0]]
         self.like = like
 
     @property
@@ -57,14 +59,18 @@ class KvStorage:
             rows     a range, or [T] int64
             returns  [1, H, T, D] each
         """
+        if isinstance(rows, range) and self._codec is None:
+            keys, values = self._views[layer]
+            return keys.narrow(2, rows.start, len(rows)), values.narrow(2, rows.start, len(rows))
         if isinstance(rows, range):
             parts = [plane[layer][rows.start : rows.stop] for plane in self._layers]
         else:
             parts = [plane[layer].index_select(0, rows) for plane in self._layers]
-        if self._codec is None:
-            split = parts[0].view(-1, 2, *self._kv_shape)
-        else:
-            split = self._codec.decode(layer, parts)
+        return self._split(parts[0] if self._codec is None else self._codec.decode(layer, parts))
+
+    def _split(self, key_values: Tensor) -> tuple[Tensor, Tensor]:
+        """[T, 2 * H * D] -> [1, H, T, D], twice"""
+        split = key_values.view(-1, 2, *self._kv_shape)
         return split[:, 0].transpose(0, 1)[None], split[:, 1].transpose(0, 1)[None]
 
     def apply(self, work: Iterable[RowWork]) -> None:

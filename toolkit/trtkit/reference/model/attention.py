@@ -180,9 +180,10 @@ class TilePlan:
         grouped = self._grouped(queries)
         turned = None if self._turn is None else self._grouped(rotate(queries.clone(), self._turn))
         for work in works:
-            keys, values = self._storage.read(layer, work.rows)
+            keys, values = part = self._storage.read(layer, work.rows)
             for piece in work.pieces:
-                part = (keys.narrow(2, *piece.keys), values.narrow(2, *piece.keys))
+                if len(work.pieces) > 1:
+                    part = (keys.narrow(2, *piece.keys), values.narrow(2, *piece.keys))
                 if piece.tile.is_apart and work.sink_rows is not None and turned is not None:
                     sinks = self._storage.read(layer, work.sink_rows)
                     mixed = self._attend_apart(piece, (grouped, *part), (turned, *sinks), rule.scale)

@@ -46,10 +46,10 @@ def test_a_clean_deployment_is_identical_and_leaves_its_reports(build: Build, ad
     assert modes >= {(k, condition) for k in (0, MAX_DRAFT_LEN) for condition in ("cold", "repeated", "concurrent")}
     assert {"whole", "after-cancel"} <= {condition for _, condition in modes}
     assert document["acceptance"] == {"cold": 1.0, "repeated": 1.0}
-    # While drafting, every round finds the prefix of the round before it.
-    plain = [case for prompt in document["prompts"] for case in prompt["cases"] if case["draft_len"] == 0]
-    reused = {(case["condition"], case["num_reused_blocks"] > 0) for case in plain if case["num_prompt_tokens"] > 40}
-    assert {("cold", False), ("repeated", True)} <= reused and ("cold", True) not in reused
+    # The figures are those of an answer's first call, which meets the prompt. Prompts may share their first words.
+    reused = [{c["condition"]: c["num_reused_blocks"] for c in prompt["cases"]} for prompt in document["prompts"]]
+    assert all(blocks["cold"] <= blocks["repeated"] for blocks in reused)
+    assert any(blocks["cold"] < blocks["repeated"] for blocks in reused)
     out = build.folder / "parity"
     assert json.loads((out / "report.json").read_text()) == document
     assert ElementTree.parse(out / "junit.xml").getroot().find("testsuite/testcase") is not None

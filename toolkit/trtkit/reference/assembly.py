@@ -1,5 +1,6 @@
 """Weights, cache and attention put together. Knows who needs what, computes nothing."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -7,8 +8,10 @@ from typing import NamedTuple
 from torch import Tensor
 
 from trtkit.reference.batch import Batch, Span
-from trtkit.reference.kv_cache.block_tables import BlockTables, make_tables
+from trtkit.reference.kv_cache.block_pool import BlockPool
+from trtkit.reference.kv_cache.block_tables import BlockTables
 from trtkit.reference.kv_cache.options import CacheOptions
+from trtkit.reference.kv_cache.retention import Retention
 from trtkit.reference.kv_cache.storage import KvStorage
 from trtkit.reference.model.attention import Attention, Heads
 from trtkit.reference.model.config import ModelConfig
@@ -16,6 +19,9 @@ from trtkit.reference.model.decoder import Decoder
 from trtkit.reference.model.kv_format import kv_format
 from trtkit.reference.model.visibility import visibility
 from trtkit.reference.model.weights import Weights
+
+# Rows of one sequence in one pass under a small window: the cache has to hold them beside it.
+BOUNDED_CHUNK = 128
 
 
 @dataclass(frozen=True)
@@ -41,13 +47,7 @@ def assemble(
     """Make room for `sizes` and a decoder that uses it. Raises InputError for impossible options."""
     cache.check()
     rules, retention = visibility(config, cache)
-    tables = make_tables(
-        cache,
-        retention,
-        max_batch_size=sizes.max_batch_size,
-        max_seq_len=sizes.max_seq_len,
-        max_num_tokens=sizes.max_num_tokens,
-    )
+    tables = _make_tables(cache, retention, sizes)
     storage = KvStorage(
         num_layers=config.num_layers,
         num_rows=tables.pool.num_blocks * tables.block_size,
@@ -64,6 +64,15 @@ def assemble(
         sink_tokens=cache.sink_tokens,
     )
     return Assembly(decoder_type(config, weights, attention), storage, tables)
+
+
+def _make_tables(options: CacheOptions, retention: Retention, sizes: Sizes) -> BlockTables:
+    """As many blocks as the options say, or as max_batch_size sequences of max_seq_len tokens need."""
+    window, longest = retention.window_tokens, sizes.max_seq_len if options.window_tokens is None else sys.maxsize
+    num_new_tokens = sizes.max_num_tokens if window is None else min(sizes.max_num_tokens, max(window, BOUNDED_CHUNK))
+    num_blocks = sizes.max_batch_size * retention.max_blocks(longest, num_new_tokens, options.block_size)
+    pool = BlockPool(options.num_blocks or num_blocks)
+    return BlockTables(pool, options.block_size, options.reuse, retention, num_new_tokens)
 
 
 class LoneSequence:

@@ -1,17 +1,13 @@
 """BlockTables: sequences to blocks. Admission, growth, reuse, copy-on-write, windows; ints only, imports no torch."""
 
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from trtkit.reference.kv_cache.block_pool import NO_BLOCK, BlockPool
-from trtkit.reference.kv_cache.options import CacheOptions, ReuseRule
+from trtkit.reference.kv_cache.options import ReuseRule
 from trtkit.reference.kv_cache.prefix_index import NO_MATCH, ROOT, Match, PrefixIndex
 from trtkit.reference.kv_cache.retention import KEEP_ALL, Retention
-
-# Rows of one sequence in one pass under a small window: the cache has to hold them beside it.
-BOUNDED_CHUNK = 128
 
 
 class RowCopy(NamedTuple):
@@ -246,16 +242,3 @@ class BlockTables:
         findable = [block for block in blocks if self._index.holds(block)]
         self.pool.release([block for block in blocks if not self._index.holds(block)], is_worth_keeping=False)
         self.pool.release(findable)
-
-
-def make_tables(
-    options: CacheOptions, retention: Retention, *, max_batch_size: int, max_seq_len: int, max_num_tokens: int
-) -> BlockTables:
-    """As many blocks as the options say, or as max_batch_size sequences of max_seq_len tokens need."""
-    window = retention.window_tokens
-    num_new_tokens = max_num_tokens if window is None else min(max_num_tokens, max(window, BOUNDED_CHUNK))
-    longest = max_seq_len if options.window_tokens is None else sys.maxsize
-    num_blocks = max_batch_size * retention.max_blocks(longest, num_new_tokens, options.block_size)
-    return BlockTables(
-        BlockPool(options.num_blocks or num_blocks), options.block_size, options.reuse, retention, num_new_tokens
-    )

@@ -64,7 +64,8 @@ def rolling_build(demo_pair: dict[str, Path], tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(scope="module")
 def session(rolling_build: Path) -> Session:
-    """One sampled answer that may not end early."""
+    """One answer that may not end early, drawn from the model's whole distribution: at a lower temperature a small
+    model soon repeats itself, and repeated text has a perplexity of 1 whatever the window."""
     prompt_ids = TextTokenizer.load(rolling_build / "tokenizer").encode(PROMPT, add_special_tokens=True)
     found = Session(prompt_ids)
     with TritonServer(rolling_build) as server, kserve_stream(server.endpoints.grpc) as stream:
@@ -73,9 +74,9 @@ def session(rolling_build: Path) -> Session:
             text_input=("BYTES", [[PROMPT.encode()]]),
             max_tokens=("INT32", [[NUM_TOKENS]]),
             min_tokens=("INT32", [[NUM_TOKENS]]),
-            temperature=("FP32", [[0.8]]),
+            temperature=("FP32", [[1.0]]),
             top_k=("INT32", [[0]]),
-            top_p=("FP32", [[0.95]]),
+            top_p=("FP32", [[1.0]]),
             seed=("UINT64", [[7]]),
             stream=("BOOL", [[True]]),
         )
@@ -164,5 +165,6 @@ def test_perplexity_stays_within_a_tenth_of_re_computation(session: Session, dem
     here = math.exp(sum(rolled[position] for position in positions) / len(positions))
     there = math.exp(sum(recomputed) / len(positions))
     whole = math.exp(sum(rolled) / len(rolled))
+    assert there > 2, "the session repeats itself, and says nothing about the window"
     sys.stdout.write(f"\nperplexity rolling {here:.3f}, re-computed {there:.3f}, of the whole session {whole:.3f}\n")
     assert here < 1.1 * there

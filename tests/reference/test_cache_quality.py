@@ -57,4 +57,4 @@ def test_formats_cost_what_the_page_says(demo_pair: dict[str, Path], ids: list[i
 def test_sinks_hold_over_twenty_thousand_tokens(model: Model, ids: list[int]) -> None:
     found = perplexities(measure_stream(model, ids[:20_000], sinks=4, window=252))
     assert found["sinks + window"] < 1.1 * found["recomputed"]
-    assert found["window"] > 2 * found["recomputed"]
+    assert found["window"] > 1.5 * found["recomputed"]

@@ -1,4 +1,4 @@
-"""Sequences and their blocks: admission, growth, reuse by exact identity, copies before writing, windows."""
+"""Sequences and their blocks: admission, growth, reuse by exact identity, copies, windows."""
 
 import random
 from collections.abc import Callable
@@ -162,20 +162,6 @@ def test_reusing_a_free_prefix_needs_as_many_free_blocks_as_computing_it() -> No
     assert tables.admit([1, 2, 3, 4, 5], max_tokens=5) is not None
 
 
-def test_a_fork_shares_all_blocks_until_one_of_the_two_writes() -> None:
-    tables = make_tables()
-    table = admit(tables, [1, 2, 3, 4, 5, 6], max_tokens=8)
-    twin = tables.fork(table)
-    assert twin.blocks == table.blocks
-    tables.take_work()
-    assert tables.grow(twin, 6, 7)
-    assert twin.blocks[0] == table.blocks[0] and twin.blocks[1] != table.blocks[1]
-    source, target = table.blocks[1] * SIZE, twin.blocks[1] * SIZE
-    assert tables.take_work() == [RowCopy(source, target, 2), RowClear(target + 2, target + 4)]
-    assert tables.grow(table, 6, 7) and tables.take_work() == [], "the first one is alone on its block again"
-    tables.check([table, twin])
-
-
 def test_a_window_lets_go_of_blocks_and_keeps_the_sinks() -> None:
     tables = make_tables(num_blocks=16, retention=Retention(window_tokens=6, sink_tokens=2))
     tokens = list(range(40))
@@ -204,7 +190,7 @@ def test_a_windowed_prompt_reuses_a_prefix_whose_middle_is_no_longer_read() -> N
 
 
 class Crowd:
-    """Sequences that come, grow, rewind, fork and go at random: (table, tokens, tokens computed)."""
+    """Sequences that come, grow, rewind and go at random: (table, tokens, tokens computed)."""
 
     def __init__(self, tables: BlockTables) -> None:
         self.chance = random.Random(0)
@@ -229,11 +215,6 @@ class Crowd:
             self.tables.commit(table, tokens, computed)
         self.running.append((table, tokens, computed))
 
-    def fork(self, table: BlockTable, tokens: list[int], computed: int) -> None:
-        self.running.append((table, tokens, computed))
-        if len(self.running) < 6:
-            self.running.append((self.tables.fork(table), list(tokens), computed))
-
     def go(self, operation: str) -> None:
         if operation == "admit" or not self.running:
             self.admit()
@@ -241,7 +222,6 @@ class Crowd:
         table, tokens, computed = self.running.pop(self.chance.randrange(len(self.running)))
         actions: dict[str, Callable[[], None]] = {
             "step": lambda: self.step(table, tokens, computed),
-            "fork": lambda: self.fork(table, tokens, computed),
             "finish": lambda: self.tables.release(table, tokens, computed),
             "cancel": lambda: self.tables.release(table),
             "fail": lambda: self.tables.discard(table),
@@ -255,7 +235,7 @@ def test_after_ten_thousand_random_operations_no_block_is_lost(reuse: ReuseRule,
     tables = make_tables(24, reuse, retention)
     crowd = Crowd(tables)
     for _ in range(10_000):
-        crowd.go(crowd.chance.choice(("admit", "step", "step", "finish", "cancel", "fail", "fork")))
+        crowd.go(crowd.chance.choice(("admit", "step", "step", "finish", "cancel", "fail")))
         tables.take_work()
         tables.check([table for table, _, _ in crowd.running])
     for table, _, _ in crowd.running:

@@ -1,7 +1,7 @@
-"""BlockTables: sequences to blocks. Admission, growth, reuse, copy-on-write, windows; ints only, imports no torch."""
+"""BlockTables: sequences to blocks. Admission, growth, reuse, copies, windows; ints only, imports no torch."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from trtkit.reference.kv_cache.block_pool import NO_BLOCK, BlockPool
@@ -106,19 +106,13 @@ class BlockTables:
     def grow(self, table: BlockTable, start: int, end: int) -> bool:
         """Make the rows [start, end) of a sequence writable; False, and nothing changes, when blocks are lacking.
 
-        A block that others read too is replaced by a copy of its own.
+        Only whole blocks of committed tokens have several readers, so no row behind those is anybody else's.
         """
-        first = start // self.block_size
-        shared = [index for index in range(first, len(table.blocks)) if self.pool.ref_count(table.blocks[index]) > 1]
+        own = table.blocks[start // self.block_size :]
+        assert all(self.pool.ref_count(block) == 1 for block in own), "a block that others read is about to be written"
         count = max(0, -(-end // self.block_size) - len(table.blocks))
-        if count + len(shared) > self.pool.num_free:
+        if count > self.pool.num_free:
             return False
-        for index in shared:
-            [block] = self._take(table, 1, at=table.blocks[index - 1] + 1 if index else NO_BLOCK)
-            num_kept = start % self.block_size if index == first else 0
-            self._copy(table.blocks[index], block, num_kept)
-            self.pool.release([table.blocks[index]])
-            table.blocks[index] = block
         for block in self._take(table, count, at=table.blocks[-1] + 1 if table.blocks else NO_BLOCK):
             table.blocks.append(block)
             self._copy(None, block, 0)
@@ -154,13 +148,6 @@ class BlockTables:
             for slot in range(start, end)
         ]
         return [RowClear(row, row + 1) for row in rows]
-
-    def fork(self, table: BlockTable) -> BlockTable:
-        """A second sequence with the same past, on the same blocks until one of the two writes."""
-        for block in table.blocks:
-            if block != NO_BLOCK:
-                self.pool.share(block)
-        return replace(table, blocks=list(table.blocks), promised=range(0))
 
     def take_work(self) -> list[RowWork]:
         """What the tensors need before the next pass; the caller does it."""

@@ -49,7 +49,7 @@ def test_a_planted_key_channel_is_found_and_named(key_bias: Path, tmp_path: Path
     worst = layers[1].of("k").channels[0]
     assert (worst.head, worst.channel) == (1, 7)
     assert worst.amax == pytest.approx(300, rel=0.05)
-    assert worst.persists
+    assert worst.share > 0.2, "it is large at most tokens"
     assert layers[1].of("k").ratio < 1.5, "one channel of 32 is no rare value: only channels show it"
     assert not layers[0].of("k").channels
 

@@ -2,14 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import log2
 from pathlib import Path
 from typing import Any
 
 from trtkit.checking.scales import ScaleAudit
 from trtkit.checking.subjects.trtllm_checkpoint import read_trtllm_checkpoint
-
-LARGE_FACTOR = 2.0
 
 
 @dataclass(frozen=True)
@@ -24,11 +21,6 @@ class ScaleDifference:
     def factor(self) -> float | None:
         """there / here: 2 means that there half the codes stay unused, 0.5 that values beyond half saturate."""
         return None if self.here is None or self.there is None else self.there / self.here
-
-    @property
-    def is_large(self) -> bool:
-        """Whether a side is missing or they differ by more than a factor of two."""
-        return self.factor is None or abs(log2(self.factor)) > log2(LARGE_FACTOR)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ InputAdvice = Literal["fp8", "per-token", "smooth", "keep"]
 # Rounding alone costs e4m3 about 2.6 % of a tensor without outliers (a step of 1/8, errors uniform).
 NOISE_LIMIT = 0.10
 _OUTLIER_CHANNEL = 6.0
-_PERSISTS = 0.2
 _SHOWN_CHANNELS = 5
 
 
@@ -32,11 +31,6 @@ class OutlierChannel:
     amax: float
     times_median: float
     share: float
-
-    @property
-    def persists(self) -> bool:
-        """Whether it is large at most tokens, so that a scale of its own (or smoothing) helps."""
-        return self.share >= _PERSISTS
 
 
 @dataclass(frozen=True)

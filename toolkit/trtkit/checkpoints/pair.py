@@ -34,11 +34,6 @@ class TokenizerDifference:
     segmentation: tuple[str, ...]
     chat_template: bool
 
-    @property
-    def same_ids(self) -> bool:
-        """Whether every id means the same in both."""
-        return not (self.pieces or self.special or self.only_draft or self.only_target)
-
 
 def compare_tokenizers(draft: TokenizerSpec, target: TokenizerSpec) -> TokenizerDifference:
     """What differs; cheap when the two files are the same bytes."""

@@ -66,11 +66,6 @@ def unpack_weight_only(packed: NDArray[Any], bits: Bits, arch: int) -> NDArray[n
     return np.ascontiguousarray(by_column.T).reshape(-1, len(inverse), columns)[:, inverse].reshape(rows, columns)
 
 
-def plain_nibbles(values: NDArray[np.int8]) -> NDArray[np.int8]:
-    """4-bit values [K, N] as row-major bytes [K, N / 2]: the even column in the low half."""
-    return _join_nibbles(values.view(np.uint8) & np.uint8(15)).view(np.int8)
-
-
 def split_nibbles(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Bytes [..., M] into their halves [..., 2 M], the low one first; unsigned 0 .. 15."""
     halves: NDArray[np.uint8] = np.stack([packed & np.uint8(15), packed >> np.uint8(4)], axis=-1)

@@ -27,11 +27,11 @@ class Teacher:
         shape = (2, len(self._layers), batch_size, self._num_kv, capacity, self._dim)
         self._cache = torch.zeros(shape, dtype=torch.bfloat16)
         self.rotation = rotation(config["rope_parameters"]["rope_theta"], self._dim, capacity)
-        self._num_rows, self._length = 0, 0
+        self._length = 0
 
     def start(self, prompts: Tensor) -> Tensor:
         """Forget everything, read prompts [B, T] and return the logits after each [B, V]."""
-        self._num_rows, self._length = len(prompts), 0
+        self._length = 0
         return self.read(prompts)
 
     def keep(self, rows: Tensor) -> None:
@@ -39,7 +39,6 @@ class Teacher:
         for kind in self._cache:
             for layer in kind:
                 layer[: len(rows), :, : self._length] = layer[rows, :, : self._length]
-        self._num_rows = len(rows)
 
     @torch.inference_mode()
     def read(self, token_ids: Tensor) -> Tensor:

@@ -34,6 +34,42 @@ def test_bad_input_is_exit_2_with_a_message(tmp_path: Path, arguments: list[str]
     assert "Traceback" not in result.stderr
 
 
+def test_a_path_that_cannot_be_written_is_exit_2_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for arguments in (["init", "smollm2_spec", "--to", "file/x"], ["init", "smollm2_spec", "--to", "/proc/x"]):
+        result = run(*arguments, cwd=tmp_path)
+        assert result.returncode == 2, result.stderr
+        assert result.stderr.startswith("trtkit: FILE: ") and arguments[-1] in result.stderr
+
+
+def test_a_full_disk_is_exit_3_and_a_program_error_stays_a_traceback() -> None:
+    program = "import sys, errno\nfrom trtkit.cli.main import cli\ndef fail(ctx, name): raise {}\n" + (
+        "sys.argv = ['trtkit', 'x']; cli.get_command = fail; cli()"
+    )
+    results = [
+        subprocess.run([sys.executable, "-P", "-c", program.format(error)], capture_output=True, text=True, check=False)
+        for error in ("OSError(errno.ENOSPC, 'No space left on device')", "OSError(errno.EBADF, 'Bad descriptor')")
+    ]
+    assert results[0].returncode == 3
+    assert results[0].stderr.startswith("trtkit: FILE: No space left on device\nFix: free space")
+    assert results[1].returncode == 1 and "Traceback" in results[1].stderr
+
+
+def test_nan_is_no_number_for_any_option(tmp_path: Path) -> None:
+    for arguments in (
+        ["plan", "c.yaml", "--acceptance", "nan"],
+        ["generate", "b", "x", "--temperature", "inf"],
+        ["generate", "b", "x", "--timeout", "1e30"],
+        ["bench", "b", "--rate", "nan"],
+        ["tune", "b", "--budget", "nan"],
+        ["parity", "check", "b", "--min-identical", "nan"],
+        ["serve", "b", "--follow", "nan"],
+    ):
+        result = run(*arguments, cwd=tmp_path)
+        assert result.returncode == 2
+        assert "is not in the range" in result.stderr, result.stderr
+
+
 def test_an_unknown_key_is_answered_with_the_nearest_one(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text("name: p\ntarget: {checkpoint: t}\nlimit: {}\n")
     result = run("build", "p.yaml", cwd=tmp_path)

@@ -10,6 +10,7 @@ import click
 from rich.console import Group
 from rich.table import Table
 
+from trtkit.cli.finite_range import FiniteRange
 from trtkit.cli.output import Output, with_output
 from trtkit.evaluate.bench_run import DEFAULT_REQUESTS, BenchOptions, bench_deployment, refuse_regression
 from trtkit.evaluate.deployment import parse_target
@@ -30,7 +31,7 @@ _POSITIVE = click.IntRange(min=1)
 @click.option(
     "--rate",
     "rates",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     multiple=True,
     help="Open loop: requests per second, Poisson arrivals; repeatable.",
 )

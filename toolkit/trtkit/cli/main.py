@@ -1,5 +1,6 @@
 """The `trtkit` group: loads one command's module when it is called, and turns errors into exit codes."""
 
+import errno
 import importlib
 import signal
 import sys
@@ -9,7 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from trtkit import __version__
-from trtkit.errors import MissingToolError, TrtkitError
+from trtkit.errors import InputError, MissingToolError, TrtkitError
 
 # name -> (module below trtkit.cli, one line of help). The line stands here so that --help imports no command.
 COMMANDS = {
@@ -99,6 +100,10 @@ class LazyGroup(click.Group):
             return super().main(*args, **kwargs)
         except ModuleNotFoundError as error:
             raise _missing(error) from error
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise _of_the_disk(error) from error
 
 
 def _missing(error: ModuleNotFoundError) -> TrtkitError | ModuleNotFoundError:
@@ -109,6 +114,20 @@ def _missing(error: ModuleNotFoundError) -> TrtkitError | ModuleNotFoundError:
     return MissingToolError(
         f"this command needs the package {package}", f"pip install 'trtkit[{EXTRA_OF[package]}]'", code="PACKAGE"
     )
+
+
+def _of_the_disk(error: OSError) -> TrtkitError | OSError:
+    """A file that cannot be read or written, or a full disk, as a message; any other error as it is."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if error.filename is None and not full:
+        return error
+    where = None if error.filename is None else str(error.filename)
+    cause = error.strerror or str(error)
+    if full:
+        return MissingToolError(
+            cause, "free space on that disk, then run the same command again", code="FILE", where=where
+        )
+    return InputError(cause, "give a path that you may read and write", code="FILE", where=where)
 
 
 def _say_interrupted(how: str, exit_code: int) -> NoReturn:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trtkit.builds import open_build
+from trtkit.cli.finite_range import FiniteRange
 from trtkit.cli.output import Output, with_output
 from trtkit.evaluate.deployment import parse_target
 from trtkit.evaluate.libraries import require_oracle_libraries
@@ -77,7 +78,7 @@ def record(output: Output, build: Path, dtype: Dtype, device: str, batch_size: i
 @click.option("--dtype", type=click.Choice(get_args(Dtype)), default="bfloat16", help="Of a server given by URL.")
 @click.option("--in-process", is_flag=True, help="Execute BUILD's checkpoints here, without a server.")
 @click.option("--replay/--no-replay", default=True, help="Follow answers past a near-tie to their end (default).")
-@click.option("--min-identical", type=click.FloatRange(0, 1), default=0.0, help="Share of prompts; exit code 1 below.")
+@click.option("--min-identical", type=FiniteRange(0, 1), default=0.0, help="Share of prompts; exit code 1 below.")
 @click.option(
     "--tokenizer",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -134,15 +135,15 @@ def checkpoint(output: Output, build: Path, prompts: Path | None, limit: int, ro
 )
 @click.option(
     "--distance",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=FiniteRange(0, 1, min_open=True),
     default=0.2,
     show_default=True,
     help="Total variation that must be found with probability 0.9.",
 )
 @click.option("--draft-len", "draft_lens", type=click.IntRange(min=0), multiple=True, help="0 is off; repeatable.")
-@click.option("--temperature", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True)
+@click.option("--temperature", type=FiniteRange(min=0, min_open=True), default=1.0, show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Repeats the whole check.")
-@click.option("--alpha", type=click.FloatRange(0, 1, min_open=True), default=0.01, show_default=True)
+@click.option("--alpha", type=FiniteRange(0, 1, min_open=True), default=0.01, show_default=True)
 @with_output
 def sampling(output: Output, build: Path, prompts: Path | None, limit: int, **options: Any) -> None:
     """Test whether BUILD's samples, with and without speculation, follow the original target's distribution.

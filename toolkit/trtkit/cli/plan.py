@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from trtkit.cli.environment import cache_directory
+from trtkit.cli.finite_range import FiniteRange
 from trtkit.cli.output import Output, with_output
 from trtkit.config.load import load_config
 from trtkit.doctor import inspect_machine
@@ -34,7 +35,7 @@ def _list_gpus(context: click.Context, _: click.Parameter, asked: bool) -> None:
 @click.option("--gpu", metavar="NAME", help="Instead of the YAML's GPU.")
 @click.option("--gpu-spec", metavar="KEY=VALUE,...", help="A GPU outside the catalogue; docs/plan.md has the keys.")
 @click.option("--context", "context_tokens", type=click.IntRange(min=0), default=0, help="Earlier tokens, for times.")
-@click.option("--acceptance", type=click.FloatRange(0, 1), help="Accepted / drafted tokens, as bench measured them.")
+@click.option("--acceptance", type=FiniteRange(0, 1), help="Accepted / drafted tokens, as bench measured them.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture (.png, .svg, .pdf).")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Instead of the YAML's; may be repeated.")
 @click.option(

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from trtkit.cli.environment import program_environment
+from trtkit.cli.finite_range import FiniteRange
 from trtkit.cli.output import Output, with_output
 from trtkit.server.choice import ServeChoices, choose_server
 from trtkit.server.run import serve_until_interrupted
@@ -29,7 +30,7 @@ _PORT = click.IntRange(0, 65535)
     help="Serve in NVIDIA's image for the build's release, with docker or podman.",
 )
 @click.option("--attach", is_flag=True, help="Check and follow a server that runs already; it is not stopped.")
-@click.option("--follow", "follow_s", type=click.FloatRange(min=0.1), help="Every so many seconds, show what happened.")
+@click.option("--follow", "follow_s", type=FiniteRange(min=0.1), help="Every so many seconds, show what happened.")
 @with_output
 def command(output: Output, build: Path, follow_s: float | None, **choices: Any) -> None:
     """Start Triton on BUILD, print where it answers, and stop it cleanly on Ctrl-C or SIGTERM.

@@ -11,6 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from trtkit.cli.finite_range import FiniteRange
 from trtkit.cli.output import Output, with_output
 from trtkit.evaluate.deployment import parse_target
 from trtkit.evaluate.record_choice import PromptChoice
@@ -35,7 +36,7 @@ _POSITIVE = click.IntRange(min=1)
 @click.option(
     "--budget",
     "budget_s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     default=DEFAULT_BUDGET_S,
     show_default=True,
     help="Seconds for the whole sweep.",

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from trtkit.errors import MissingToolError
+from trtkit.errors import InputError, MissingToolError
 from trtkit.planning.memory import RUNTIME_BYTES
 from trtkit.planning.model_plan import ModelPlan
 from trtkit.planning.plan import Plan
@@ -13,7 +13,9 @@ _STEPS = 64
 
 
 def write_plot(plan: Plan, path: Path) -> None:
-    """Write the picture; the suffix of `path` chooses the format. Raises MissingToolError without matplotlib."""
+    """Write the picture; the suffix of `path` chooses the format. Raises MissingToolError without matplotlib,
+    InputError for a suffix that it has no format for.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -22,7 +24,14 @@ def write_plot(plan: Plan, path: Path) -> None:
             "a plot needs matplotlib", 'pip install "trtkit[plot]"', code="PLOT-MISSING", where=str(path)
         ) from None
     figure = Figure(figsize=(11, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    formats = FigureCanvasAgg(figure).get_supported_filetypes()
+    if path.suffix.removeprefix(".") not in formats:
+        raise InputError(
+            f"no picture has the suffix {path.suffix!r}",
+            "write .png, .svg or .pdf",
+            code="PLOT-SUFFIX",
+            where=str(path),
+        )
     left, right = figure.subplots(1, 2)
     _draw_gains(left, plan)
     _draw_memory(right, plan)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from trtkit.client.request import GenerateRequest
-from trtkit.client.tensors import chunk_of, message_of
-from trtkit.errors import ServerError
+from trtkit.client.tensors import chunk_of, message_of, values_of
+from trtkit.errors import RequestError, ServerError
 
 
 def sent(request: GenerateRequest) -> dict[str, list[object]]:
@@ -69,3 +69,24 @@ def test_an_answer_without_our_outputs_is_refused_by_the_missing_name() -> None:
 def test_messages_go_to_the_servers_template_by_a_parameter() -> None:
     assert message_of(GenerateRequest("[]", 5, is_chat=True)).parameters["apply_chat_template"].bool_param
     assert not message_of(GenerateRequest("hello", 5)).parameters
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        GenerateRequest("a", 2**32 + 5),
+        GenerateRequest("a", 5, num_draft_tokens=2**32),
+        GenerateRequest("a", 5, temperature=1.0, top_k=2**31),
+        GenerateRequest("a", 5, seed=2**64),
+        GenerateRequest("a", 5, seed=-1),
+    ],
+)
+def test_a_number_that_would_arrive_as_another_one_is_refused(request_: GenerateRequest) -> None:
+    with pytest.raises(RequestError, match="must be between"):
+        values_of(request_)
+
+
+def test_text_that_is_not_utf8_is_refused() -> None:
+    for request in (GenerateRequest("a\udcff", 5), GenerateRequest("a", 5, stop_words=("\udcff",))):
+        with pytest.raises(RequestError, match="not UTF-8"):
+            message_of(request)

@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import numpy as np
+
 from trtkit.client.request import Chunk, Figures, GenerateRequest
+from trtkit.errors import RequestError
 from trtkit.serving.contract import CHAT_PARAMETER, bls_contract
 from trtkit.serving.kserve import request_message, tokens_of, value_of
-from trtkit.serving.tensor import Outputs
+from trtkit.serving.tensor import NUMPY_DTYPE, Outputs
 
 _BLS = bls_contract()
 _FIGURES = {
@@ -28,7 +31,35 @@ def message_of(request: GenerateRequest) -> Any:
 
 
 def values_of(request: GenerateRequest) -> dict[str, Any]:
-    """The inputs by name; None for those that are left out."""
+    """The inputs by name; None for those that are left out. Raises RequestError for what no tensor can carry."""
+    values = _chosen_values(request)
+    for name, value in values.items():
+        if type(value) is int:
+            _check_width(name, value)
+    for text in (request.text, *request.stop_words):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                f"the text is not UTF-8: {error.reason} at character {error.start}",
+                "send text in UTF-8",
+                code="REQ-INPUT",
+            ) from None
+    return values
+
+
+def _check_width(name: str, value: int) -> None:
+    """An integer beyond its tensor's type would arrive as another number."""
+    width = np.iinfo(NUMPY_DTYPE[_BLS.input(name).dtype])
+    if not width.min <= value <= width.max:
+        raise RequestError(
+            f"input {name} must be between {width.min} and {width.max}, got {value}",
+            "send a number in this range",
+            code="REQ-INPUT",
+        )
+
+
+def _chosen_values(request: GenerateRequest) -> dict[str, Any]:
     samples = request.temperature != 0  # a negative one, or no number, is for the server to refuse
     return {
         "text_input": request.text,

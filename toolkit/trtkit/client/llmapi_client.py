@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from trtkit.client.request import CompletionRequest
 from trtkit.errors import ServerError
 from trtkit.serving.kserve import Connection, request_message
 from trtkit.serving.tensor import ModelContract, Tensor
@@ -27,17 +28,6 @@ _CONTRACT = ModelContract(
 
 
 @dataclass(frozen=True)
-class LlmApiRequest:
-    """One prompt to continue; greedy when temperature is 0."""
-
-    text: str
-    max_tokens: int
-    stream: bool = False
-    temperature: float = 0.0
-    seed: int | None = None
-
-
-@dataclass(frozen=True)
 class LlmApiResponse:
     """The whole text up to now: a streamed response repeats what came before. finish_reason is None until the end."""
 
@@ -45,7 +35,7 @@ class LlmApiResponse:
     finish_reason: str | None
 
 
-def llmapi_message(request: LlmApiRequest) -> Any:
+def llmapi_message(request: CompletionRequest) -> Any:
     """The ModelInferRequest."""
     samples = request.temperature != 0
     values = {
@@ -74,7 +64,7 @@ class LlmApiClient:
         """Give the connection up."""
         self._connection.close()
 
-    def generate(self, request: LlmApiRequest) -> Iterator[LlmApiResponse]:
+    def generate(self, request: CompletionRequest) -> Iterator[LlmApiResponse]:
         """The responses to one request. Raises what the model answers; leave the iterator to cancel."""
         for outputs in self._connection.stream(llmapi_message(request)):
             if "text_output" not in outputs:

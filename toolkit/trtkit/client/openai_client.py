@@ -13,22 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from trtkit.client.request import CompletionRequest
 from trtkit.errors import RequestError, ServerError
 
 _IDS = {"return_token_ids": True, "return_tokens_as_token_ids": True, "logprobs": 1}
 _ID_PREFIX = "token_id:"
 _EVENT = b"data:"
-
-
-@dataclass(frozen=True)
-class CompletionRequest:
-    """One prompt to continue; greedy when temperature is 0."""
-
-    text: str
-    max_tokens: int
-    stream: bool = False
-    temperature: float = 0.0
-    seed: int | None = None
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,17 @@ class GenerateRequest:
 
 
 @dataclass(frozen=True)
+class CompletionRequest:
+    """One prompt to continue by a server that knows nothing of trtkit; greedy when temperature is 0."""
+
+    text: str
+    max_tokens: int
+    stream: bool = False
+    temperature: float = 0.0
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
 class Figures:
     """What the server says of a whole answer. Rates and times are 0 where nothing was drafted.
 

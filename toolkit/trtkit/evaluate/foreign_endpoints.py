@@ -7,8 +7,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from trtkit.client.llmapi_client import LlmApiClient, LlmApiRequest
-from trtkit.client.openai_client import CompletionPart, CompletionRequest, OpenAiClient
+from trtkit.client.llmapi_client import LlmApiClient
+from trtkit.client.openai_client import CompletionPart, OpenAiClient
+from trtkit.client.request import CompletionRequest
 from trtkit.evaluate.endpoint import Arrival, EndpointRequest, Generation
 
 
@@ -27,8 +28,7 @@ class LlmApiEndpoint:
 
     def generate(self, request: EndpointRequest) -> Generation:
         """Read one answer to its end. Raises RequestError and ServerError as the client does."""
-        stream = request.stream or request.cancel_after_tokens is not None
-        asked = LlmApiRequest(request.text, request.max_new_tokens, stream, request.temperature, request.seed)
+        asked = _completion(request)
         sent_ns = self._clock_ns()
         text, arrivals = "", []
         for response in self._client.generate(asked):
@@ -48,8 +48,7 @@ class OpenAiEndpoint:
 
     def generate(self, request: EndpointRequest) -> Generation:
         """Read one answer to its end. Raises RequestError and ServerError as the client does."""
-        stream = request.stream or request.cancel_after_tokens is not None
-        asked = CompletionRequest(request.text, request.max_new_tokens, stream, request.temperature, request.seed)
+        asked = _completion(request)
         sent_ns = self._clock_ns()
         parts: list[CompletionPart] = []
         arrivals = []
@@ -66,3 +65,9 @@ class OpenAiEndpoint:
             num_prompt_tokens=next((p.num_prompt_tokens for p in reversed(parts) if p.num_prompt_tokens), None),
             text=None if has_ids else "".join(part.text for part in parts),
         )
+
+
+def _completion(request: EndpointRequest) -> CompletionRequest:
+    """What is asked of either; a request that is to be cancelled has to be streamed."""
+    stream = request.stream or request.cancel_after_tokens is not None
+    return CompletionRequest(request.text, request.max_new_tokens, stream, request.temperature, request.seed)

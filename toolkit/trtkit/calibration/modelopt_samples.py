@@ -2,16 +2,27 @@
 
 from pathlib import Path
 
-from trtkit.calibration.samples import SampleOptions, hold_out, make_samples
 from trtkit.calibration.texts import read_texts, shipped_texts
 from trtkit.checkpoints.model_spec import read_model_spec
+from trtkit.config.schema import Calibration
+from trtkit.errors import MissingToolError
 
 
-def calibration_ids(
-    checkpoint: Path, texts: Path | None = None, options: SampleOptions | None = None
-) -> tuple[tuple[int, ...], ...]:
-    """Samples of a user's file, or of the texts that trtkit ships. Raises what read_texts and make_samples raise."""
+def calibration_ids(checkpoint: Path, given: Calibration) -> tuple[tuple[int, ...], ...]:
+    """Samples of a user's file, or of the texts that trtkit ships.
+
+    Raises MissingToolError CONV-PACKAGE without transformers, and what read_texts and make_samples raise.
+    """
+    try:
+        from trtkit.calibration.samples import SampleOptions, hold_out, make_samples
+    except ImportError as error:
+        raise MissingToolError(
+            f"this quantization is done by nvidia-modelopt, and {error.name} is not installed",
+            "pip install 'trtkit[quantize]'",
+            code="CONV-PACKAGE",
+        ) from None
     vocab_size = read_model_spec(checkpoint).vocab_size
-    given = shipped_texts() if texts is None else read_texts(texts)
-    samples, _ = hold_out(make_samples(given, checkpoint, vocab_size, options or SampleOptions()))
+    texts = read_texts(Path(given.prompts)) if given.prompts else shipped_texts()
+    options = SampleOptions(given.samples, given.max_len, given.seed)
+    samples, _ = hold_out(make_samples(texts, checkpoint, vocab_size, options))
     return tuple(sample.token_ids for sample in samples)

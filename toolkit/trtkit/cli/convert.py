@@ -16,7 +16,7 @@ from trtkit.conversion.options import (
     OutputFormat,
     Quantization,
 )
-from trtkit.errors import InputError, MissingToolError
+from trtkit.errors import InputError
 
 _FILE = click.Path(path_type=Path)
 
@@ -74,6 +74,8 @@ def _calibration_ids(folder: Path, options: ConversionOptions, texts: Path | Non
                 code="CONV-OPTION",
             )
         return ()
+    from trtkit.calibration.modelopt_samples import calibration_ids
+    from trtkit.config.schema import Calibration
     from trtkit.conversion.foreign_source import foreign_files
     from trtkit.conversion.modelopt_limits import refuse_too_large
     from trtkit.doctor.host import read_memory
@@ -85,12 +87,4 @@ def _calibration_ids(folder: Path, options: ConversionOptions, texts: Path | Non
             code="CONV-OPTION",
         )
     refuse_too_large(folder, read_memory(Path("/")).available_bytes)
-    try:
-        from trtkit.calibration.modelopt_samples import calibration_ids
-    except ImportError as error:
-        raise MissingToolError(
-            f"this quantization is done by nvidia-modelopt, and {error.name} is not installed",
-            "pip install 'trtkit[quantize]'",
-            code="CONV-PACKAGE",
-        ) from None
-    return calibration_ids(folder, texts)
+    return calibration_ids(folder, Calibration(prompts=str(texts) if texts is not None else None))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from trtkit.calibration.modelopt_samples import calibration_ids
 from trtkit.config.schema import BuildConfig
 from trtkit.conversion.modelopt_limits import refuse_too_large
 from trtkit.conversion.options import MODELOPT_QUANTIZATIONS as BY_MODELOPT
@@ -69,18 +70,7 @@ def quantiser_samples(role: str, request: BuildRequest) -> tuple[tuple[int, ...]
     if request.config.models[role].quantization not in BY_MODELOPT:
         return ()
     refuse_too_large(request.inputs[role].folder, inspect_machine().memory.available_bytes)
-    try:
-        from trtkit.calibration.modelopt_samples import calibration_ids
-        from trtkit.calibration.samples import SampleOptions
-    except ImportError as error:
-        raise MissingToolError(
-            f"this quantization is done by nvidia-modelopt, and {error.name} is not installed",
-            "pip install 'trtkit[quantize]'",
-            code="CONV-PACKAGE",
-        ) from None
-    given = request.config.calibration
-    texts = Path(given.prompts) if given.prompts else None
-    return calibration_ids(request.inputs[role].folder, texts, SampleOptions(given.samples, given.max_len, given.seed))
+    return calibration_ids(request.inputs[role].folder, request.config.calibration)
 
 
 def explained(error: InputError, role: str, request: BuildRequest) -> InputError:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -27,6 +27,8 @@ def type_name(annotation: Any) -> str:
         return " \\| ".join(f"`{value}`" for value in get_args(annotation))
     if annotation is type(None):
         return "null"
+    if get_origin(annotation) is Annotated:
+        return type_name(get_args(annotation)[0])
     if sections_in(annotation):
         return "section" + (" \\| null" if type(None) in get_args(annotation) else "")
     arguments = [type_name(argument) for argument in get_args(annotation) if not hasattr(argument, "ge")]

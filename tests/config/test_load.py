@@ -61,6 +61,11 @@ def test_all_mistakes_come_in_one_message() -> None:
     assert all(key in str(caught.value) for key in ("a: unknown", "b: unknown", "limits.max_input_len"))
 
 
+def test_a_key_of_the_other_kind_of_speculation_is_named_as_such() -> None:
+    with pytest.raises(ConfigError, match=r"speculation\.max_draft_len: not a key of kind none"):
+        parse_config({**MINIMAL, "speculation": {"kind": "none", "max_draft_len": 2}}, where="x.yaml")
+
+
 def test_set_wins_over_the_file_and_makes_missing_sections(tmp_path: Path) -> None:
     path = write(tmp_path, "name: x\ntarget: {checkpoint: t, dtype: float16}\n")
     config = load_config(path, ["target.dtype=float32", "limits.max_batch_size=3"])

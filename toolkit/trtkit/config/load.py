@@ -13,6 +13,7 @@ from trtkit.config.schema import BuildConfig
 from trtkit.errors import ConfigError
 
 _KNOWN_KEYS_PAGE = "docs/config.md lists every key"
+_KINDS = ("none", "draft_target")  # of speculation; steps of pydantic's loc
 # TensorRT-LLM's word for attention sinks is often taken for the streaming of tokens (TensorRT-LLM issue #6207).
 _MISTAKABLE = {"streamingllm": "serving.streaming streams tokens, attention_sinks keeps endless sessions"}
 
@@ -86,13 +87,17 @@ def _apply(document: dict[str, Any], override: str) -> None:
 def _explain(detail: ErrorDetails) -> str:
     """One line for one mistake: its path, what is wrong, and for an unknown key the nearest known one."""
     path = [str(part) for part in detail["loc"]]
-    where = ".".join(part for part in path if part not in ("none", "draft_target")) or "the document"
+    where = ".".join(part for part in path if part not in _KINDS) or "the document"
     if detail["type"] != "extra_forbidden":
         return f"{where}: {detail['msg'].removeprefix('Value error, ')}"
     meant = _MISTAKABLE.get(path[-1].replace("_", "").lower())
     if meant is not None:
         return f"{where}: unknown key; {meant}"
-    close = difflib.get_close_matches(path[-1], known_keys(path[:-1]), n=1)
+    known = known_keys(path[:-1])
+    if path[-1] in known:  # of another member of the union
+        kind = next(part for part in path if part in _KINDS)
+        return f"{where}: not a key of kind {kind}; leave it out"
+    close = difflib.get_close_matches(path[-1], known, n=1)
     return f"{where}: unknown key" + (f", did you mean {close[0]}?" if close else "")
 
 

@@ -1,6 +1,7 @@
 """Container mode: the exact command, the choice of the program, and a run against a docker of a few lines."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from trtkit.server.backends import STANDIN_SHIM
 from trtkit.server.container import ContainerRun, container_command, find_program, plan_container, stop_command
 from trtkit.server.container_server import ContainerServer
 from trtkit.server.endpoints import Endpoints, free_endpoints
-from trtkit.server.launch import ServerOptions
+from trtkit.server.launch import ServerFolders, ServerOptions
+from trtkit.server.processes import start_time_of
+from trtkit.server.state import RunningServer, write_state
 
 MODELS = ("preprocessing", "postprocessing", "tensorrt_llm", "tensorrt_llm_draft", "ensemble", "tensorrt_llm_bls")
 RUN = ContainerRun(
@@ -114,6 +117,21 @@ def test_a_container_that_does_not_start_shows_why(built: Path, tmp_path: Path) 
     with pytest.raises(ServerError, match=r"(?s)docker ended with code 125.*could not select device driver"):
         with ContainerServer(run, ServerOptions(), {"PATH": str(tmp_path)}):
             pass
+
+
+def test_a_container_leaves_a_build_alone_that_is_served(built: Path, tmp_path: Path) -> None:
+    write_fake(tmp_path, "docker")
+    folders = ServerFolders(built)
+    running = RunningServer(os.getpid(), start_time_of(os.getpid()) or 0.0, "trtkit-test-", free_endpoints())
+    write_state(folders.state, running)
+    folders.log.parent.mkdir(exist_ok=True)
+    folders.log.write_text("of the one that runs")
+    run = replace(RUN, build=built, endpoints=free_endpoints())
+    with pytest.raises(InputError, match="already served by process"):
+        with ContainerServer(run, ServerOptions(), {"PATH": str(tmp_path)}):
+            pass
+    assert folders.log.read_text() == "of the one that runs"
+    folders.state.unlink()
 
 
 def test_the_command_line_serves_a_build_for_gpus_in_a_container(

@@ -18,6 +18,7 @@ from trtkit.server.endpoints import refuse_busy
 from trtkit.server.launch import ServerFolders, ServerOptions, load_order
 from trtkit.server.log import failure
 from trtkit.server.processes import start_process, stop_process, wait_until
+from trtkit.server.state import refuse_second
 
 _READY_TIMEOUT_S = 1800.0  # the image may have to be fetched first
 _POLL_S = 0.2
@@ -66,8 +67,10 @@ class ContainerServer:
     def start(self) -> None:
         """Run the container and wait until every model is ready.
 
-        Raises InputError for a busy port, ServerError with the server's words when it ends or a model is not loaded.
+        Raises InputError for a busy port or a build that is served already, ServerError with the server's words when it
+        ends or a model is not loaded.
         """
+        refuse_second(self.folders.state, self.folders.build)
         refuse_busy(self.endpoints)
         write_text(self._run.standin / "model.py", STANDIN_SHIM)
         self.folders.log.unlink(missing_ok=True)

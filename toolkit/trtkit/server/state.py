@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from trtkit.artifacts import write_text
+from trtkit.errors import InputError
 from trtkit.server.endpoints import Endpoints
 from trtkit.server.processes import clear_shared_memory, kill_stubs, start_time_of
 
@@ -40,6 +41,17 @@ def find_running(path: Path) -> RunningServer | None:
     kill_stubs(server.shm_prefix)
     clear_shared_memory(server.shm_prefix)
     return None
+
+
+def refuse_second(path: Path, build: Path) -> None:
+    """Raise InputError while the server recorded in `path` lives: two would share the log and the record."""
+    running = find_running(path)
+    if running is not None:
+        raise InputError(
+            f"{build} is already served by process {running.pid} at grpc://{running.endpoints.grpc}",
+            "use that server, or stop it first",
+            code="SERVER-RUNNING",
+        )
 
 
 def _read(path: Path) -> RunningServer | None:

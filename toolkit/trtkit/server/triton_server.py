@@ -16,7 +16,7 @@ from trtkit.server.incarnation import Crashed, Incarnation, crashed_for_good
 from trtkit.server.installation import TritonInstallation, find_installation
 from trtkit.server.launch import ServerFolders, ServerOptions, load_order, server_command, server_environment
 from trtkit.server.processes import start_process, start_time_of
-from trtkit.server.state import RunningServer, find_running, write_state
+from trtkit.server.state import RunningServer, refuse_second, write_state
 
 OnEvent = Callable[[str], None]
 _WATCH_PERIOD_S = 0.25
@@ -86,7 +86,7 @@ class TritonServer:
         """
         refuse_gpu_build(self.folders.build)
         installation = self._installation or find_installation()
-        self._refuse_second_server()
+        refuse_second(self.folders.state, self.folders.build)
         refuse_busy(self.endpoints)
         prepare_backends(installation, self.folders.backends)
         self.folders.log.unlink(missing_ok=True)
@@ -117,15 +117,6 @@ class TritonServer:
         if self._fatal is not None:
             raise self._fatal
         return has_ended
-
-    def _refuse_second_server(self) -> None:
-        running = find_running(self.folders.state)
-        if running is not None:
-            raise InputError(
-                f"{self.folders.build} is already served by process {running.pid} at grpc://{running.endpoints.grpc}",
-                "use that server, or stop it first",
-                code="SERVER-RUNNING",
-            )
 
     def _incarnate(self, installation: TritonInstallation) -> None:
         """Start until one attempt stands; whatever goes wrong, nothing of a failed attempt is left."""

@@ -1,5 +1,6 @@
 """Calibrates one checkpoint into a directory: samples, pass, scales, report. Knows the order, not the work."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -77,15 +78,6 @@ def calibrate(
     if options.price and not held_out:
         raise _nothing_held_out(len(chosen))
     digest = checkpoint_digest(checkpoint, on_progress)
-    measured = Measured(
-        checkpoint=str(checkpoint),
-        digest=digest,
-        num_samples=len(samples),
-        num_tokens=sum(len(sample.token_ids) for sample in samples),
-        seed=options.samples.seed,
-        dtype=options.dtype,
-        method=options.scales.method.name,
-    )
     folder = out / MEASURED_NAME
     key = _key(digest, samples, options)
     if not is_complete(folder, key):
@@ -94,6 +86,7 @@ def calibrate(
                 checkpoint, samples, scratch, PassOptions(options.dtype, options.device), measure_layer, on_progress
             )
     prices = _prices(checkpoint, folder, held_out, options, on_progress) if options.price else ()
+    measured = _measured(checkpoint, digest, samples, options)
     report = _conclude(out, checkpoint, measured, options.scales, prices)
     if options.modelopt is not None:
         quantize_with_modelopt(checkpoint, samples, out / MODELOPT_NAME, options.modelopt, on_progress)
@@ -102,6 +95,18 @@ def calibrate(
         report = replace(report, comparison=compare_with_checkpoint(report.kv_scales, options.compare))
     write_report(report, out)
     return report
+
+
+def _measured(checkpoint: Path, digest: str, samples: Sequence[Sample], options: CalibrationOptions) -> Measured:
+    return Measured(
+        checkpoint=str(checkpoint),
+        digest=digest,
+        num_samples=len(samples),
+        num_tokens=sum(len(sample.token_ids) for sample in samples),
+        seed=options.samples.seed,
+        dtype=options.dtype,
+        method=options.scales.method.name,
+    )
 
 
 def _prices(

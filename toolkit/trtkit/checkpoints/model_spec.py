@@ -82,7 +82,9 @@ def read_model_spec(folder: Path) -> ModelSpec:
     does not convert), CKPT-ROPE (an unknown rope kind), CKPT-HEAD-SIZE, CKPT-HEADS (heads that do not fit each other).
     """
     fields = read_json_fields(folder / "config.json")
-    return _spec(fields, _family_of(fields))
+    spec = _spec(fields, _family_of(fields))
+    _check_heads(spec, fields.where)
+    return spec
 
 
 def _family_of(fields: JsonFields) -> Family:
@@ -110,7 +112,7 @@ def _spec(fields: JsonFields, family: Family) -> ModelSpec:
     num_q_heads = fields.size(key("num_attention_heads"))
     head_dim = fields.size("head_dim", family.head_dim or max(1, hidden_size // num_q_heads))
     rope = read_rope(fields, family, head_dim) if family.has_rope else RopeSpec(10000.0, 1.0, None, None)
-    spec = ModelSpec(
+    return ModelSpec(
         family=family.name,
         architecture=family.architecture,
         num_layers=num_layers,
@@ -140,8 +142,6 @@ def _spec(fields: JsonFields, family: Family) -> ModelSpec:
         moe=_moe(fields, family),
         extra=_extra(fields, family),
     )
-    _check_heads(spec, fields.where)
-    return spec
 
 
 def _attention_bias(fields: JsonFields, family: Family) -> bool:

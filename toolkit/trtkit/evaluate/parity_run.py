@@ -84,18 +84,21 @@ def check_parity(
         result = run.run(requests, on_progress)
     if target.build is not None and options.replay and options.record is None and result.count("near-tie"):
         result = _follow(result, expected, target.build, referee, on_progress)
-    context = ParityContext(
+    document = parity_document(result, _context(target, options, expected, referee))
+    write_parity_reports(document, _out(target, options))
+    return document
+
+
+def _context(target: Target, options: CheckOptions, expected: Expectation, referee: Referee) -> ParityContext:
+    return ParityContext(
         deployment=target.name,
         command=options.command,
         max_new_tokens=expected.max_new_tokens,
-        header=header,
+        header=expected.record.header,
         profile=referee.profile,
         skipped=[left_out for left_out in expected.record.skipped if left_out.prompt_key in expected.prompt_keys],
         versions={"trtkit": __version__, **(target.build.manifest["versions"] if target.build is not None else {})},
     )
-    document = parity_document(result, context)
-    write_parity_reports(document, _out(target, options))
-    return document
 
 
 def refuse_difference(document: dict[str, Any], min_identical: float = 0.0) -> None:

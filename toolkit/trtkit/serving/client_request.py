@@ -84,18 +84,13 @@ def read_client_request(
 ) -> ClientRequest:
     """Read and check one row of a request. Raises RequestError naming the input."""
     _refuse_unserved(inputs, row)
-    max_tokens = inputs.value("max_tokens", row)
-    if max_tokens < 1:
-        raise RequestError(
-            f"input max_tokens must be at least 1, got {max_tokens}", "ask for a token", code="REQ-TOKENS"
-        )
     end_id, pad_id = inputs.value("end_id", row), inputs.value("pad_id", row)
     exclude = inputs.value("exclude_input_in_output", row)
     streaming = bool(inputs.value("stream", row))
     if streaming and not decoupled:
         raise RequestError(
             "input stream is true, but the models are not decoupled",
-            "build with serving.streaming: true",
+            "leave stream out (generate --no-stream), or build with serving.streaming: true",
             code="REQ-STREAMING",
         )
     return ClientRequest(
@@ -103,7 +98,7 @@ def read_client_request(
         text=inputs.text("text_input", row) or "",
         is_chat=inputs.flag(CHAT_PARAMETER),
         timeout_s=inputs.timeout_s(),
-        max_tokens=max_tokens,
+        max_tokens=_max_tokens(inputs, row),
         min_tokens=inputs.value("min_tokens", row) or 0,
         end_ids=defaults.end_ids if end_id is None else (end_id,),
         pad_id=defaults.pad_id if pad_id is None else pad_id,
@@ -120,6 +115,13 @@ def read_client_request(
         returns=frozenset(score for score in _SCORES if inputs.value(f"return_{score}", row)),
         num_sequences=_num_sequences(inputs.value("num_return_sequences", row)),
     )
+
+
+def _max_tokens(inputs: Inputs, row: int) -> int:
+    asked: int = inputs.value("max_tokens", row)
+    if asked < 1:
+        raise RequestError(f"input max_tokens must be at least 1, got {asked}", "ask for a token", code="REQ-TOKENS")
+    return asked
 
 
 def refuse_surely_too_long(text: str, longest_token_bytes: int, defaults: BuildDefaults) -> None:

@@ -87,7 +87,7 @@ class DraftTarget:
     def _read(self, request: Any) -> list[tuple[ClientRequest, ...]]:
         """The sequences wanted of each row."""
         inputs = read_inputs(request, self._contract)
-        seed_name = "seed" if any(tensor.name == "seed" for tensor in self._llm_contract.inputs) else "random_seed"
+        seed_name = "seed" if self._llm_contract.declares("seed") else "random_seed"
         rows = [
             read_client_request(inputs, row, self._llm_contract, self._defaults, decoupled=self._decoupled).sequences(
                 seed_name

@@ -31,9 +31,8 @@ class InnerLlm:
     ) -> None:
         self._conversation = conversation
         self._contract = contract
-        names = {tensor.name for tensor in contract.inputs}
-        self._min_tokens = "min_tokens" if "min_tokens" in names else "min_length"
-        self._seed_name = "seed" if "seed" in names else "random_seed"
+        self._min_tokens = "min_tokens" if contract.declares("min_tokens") else "min_length"
+        self._seed_name = "seed" if contract.declares("seed") else "random_seed"
         self._decoupled = decoupled
         self._ends = {"end_id": end_id, "pad_id": pad_id}
         self.cache_figures: dict[str, Array] = {}

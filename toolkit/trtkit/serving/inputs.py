@@ -37,7 +37,7 @@ class Inputs:
 
     def declares(self, name: str) -> bool:
         """Whether the model has this input at all; the names of some differ between releases."""
-        return any(tensor.name == name for tensor in self._contract.inputs)
+        return self._contract.declares(name)
 
     def timeout_s(self) -> float | None:
         """KServe's request parameter `timeout`, in microseconds there; None when it is left out or 0."""

@@ -6,13 +6,19 @@ from typing import Any, Self
 
 import grpc
 import numpy as np
+from grpc.experimental import ChannelOptions
 from tritonclient.grpc import InferResult, service_pb2, service_pb2_grpc
 
 from trtkit.errors import RequestError, ServerError
 from trtkit.serving.error_text import error_from_text
 from trtkit.serving.tensor import Array, ModelContract, Outputs, one_row
 
-_NO_LIMIT = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+# Messages of any length. A stream of responses is read by the thread that iterates over it, with none in between.
+_CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    (ChannelOptions.SingleThreadedUnaryStream, 1),
+)
 
 
 def request_message(contract: ModelContract, values: dict[str, Any], *, request_id: str = "") -> Any:
@@ -38,8 +44,14 @@ class Connection:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._channel = grpc.insecure_channel(address, options=_NO_LIMIT)
+        self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        # The same method for callers with a single message, which then takes no thread to be sent.
+        self._infer_once = self._channel.unary_stream(
+            "/inference.GRPCInferenceService/ModelStreamInfer",
+            request_serializer=service_pb2.ModelInferRequest.SerializeToString,
+            response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
+        )
 
     def close(self) -> None:
         """Give the channel up; calls under way end with an error."""
@@ -60,7 +72,7 @@ class Connection:
 
     def stream(self, message: Any, *, deadline_s: float | None = None) -> "ResponseStream":
         """Send one request to a model that may answer with several responses."""
-        call = self._stub.ModelStreamInfer(iter((message,)), timeout=deadline_s)
+        call = self._infer_once(message, timeout=deadline_s)
         return ResponseStream(call, message.model_name, self.address, deadline_s)
 
 

@@ -1,7 +1,8 @@
 """Tensor and ModelContract: how one Triton model's inputs and outputs are declared. Knows no particular model."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -55,11 +56,24 @@ class ModelContract:
 
     def input(self, name: str) -> Tensor:
         """The input called `name`; KeyError when the model has none."""
-        return _find(self.inputs, name)
+        return self._inputs_by_name[name]
+
+    def declares(self, name: str) -> bool:
+        """Whether there is such an input; the names of some differ between releases."""
+        return name in self._inputs_by_name
 
     def output(self, name: str) -> Tensor:
         """The output called `name`; KeyError when the model has none."""
-        return _find(self.outputs, name)
+        return self._outputs_by_name[name]
+
+    # A request asks for dozens of names, and a request of one draft is a millisecond's work.
+    @cached_property
+    def _inputs_by_name(self) -> dict[str, Tensor]:
+        return {tensor.name: tensor for tensor in self.inputs}
+
+    @cached_property
+    def _outputs_by_name(self) -> dict[str, Tensor]:
+        return {tensor.name: tensor for tensor in self.outputs}
 
 
 def one_row(tensor: Tensor, values: Any) -> Array:
@@ -92,10 +106,3 @@ def scalars(dtype: Dtype, names: str, *, needed: bool = False) -> list[Tensor]:
 def rename(tensors: Iterable[Tensor], names: dict[str, str]) -> list[Tensor]:
     """The same declarations under other names, for releases that called them so."""
     return [Tensor(names.get(t.name, t.name), t.dtype, t.dims, t.optional, t.scalar, t.ragged) for t in tensors]
-
-
-def _find(tensors: Sequence[Tensor], name: str) -> Tensor:
-    for tensor in tensors:
-        if tensor.name == name:
-            return tensor
-    raise KeyError(name)

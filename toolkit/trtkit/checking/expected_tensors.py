@@ -67,8 +67,6 @@ def spec_of_config(config: Mapping[str, Any]) -> ModelSpec | None:
         sliding_window=None,
         layer_is_sliding=(),
         dtype=config["dtype"],
-        eos_token_ids=(),
-        bos_token_id=None,
         moe=_moe(config),
         extra={},
     )

@@ -69,8 +69,6 @@ class ModelSpec:
     sliding_window: int | None
     layer_is_sliding: tuple[bool, ...]
     dtype: str | None
-    eos_token_ids: tuple[int, ...]
-    bos_token_id: int | None
     moe: MoeSpec | None
     extra: dict[str, Any]
 
@@ -137,8 +135,6 @@ def _spec(fields: JsonFields, family: Family) -> ModelSpec:
         sliding_window=_sliding_window(fields, family),
         layer_is_sliding=_sliding_layers(fields, family, num_layers),
         dtype=_dtype(fields),
-        eos_token_ids=fields.ids("eos_token_id"),
-        bos_token_id=next(iter(fields.ids("bos_token_id")), None),
         moe=_moe(fields, family),
         extra=_extra(fields, family),
     )

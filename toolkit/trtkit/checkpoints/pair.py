@@ -20,16 +20,16 @@ class IdDifference:
 
 @dataclass(frozen=True)
 class TokenizerDifference:
-    """Everything in which a draft's tokenizer departs from its target's.
+    """In what a draft's tokenizer departs from its target's.
 
+    Ids that the draft alone has are left out: the target never confirms one.
     pieces: ids of ordinary text that differ, ascending. special: differing ids that are special in either one, such
-    as a reserved token that a later release gave a name. only_draft and only_target: ids that the other one lacks,
-    ascending. segmentation: names of the parts that cut text differently while the ids agree.
+    as a reserved token that a later release gave a name. only_target: ids that the draft lacks, ascending.
+    segmentation: names of the parts that cut text differently while the ids agree.
     """
 
     pieces: tuple[IdDifference, ...]
     special: tuple[IdDifference, ...]
-    only_draft: tuple[int, ...]
     only_target: tuple[int, ...]
     segmentation: tuple[str, ...]
     chat_template: bool
@@ -39,13 +39,12 @@ def compare_tokenizers(draft: TokenizerSpec, target: TokenizerSpec) -> Tokenizer
     """What differs; cheap when the two files are the same bytes."""
     chat_template = bool(draft.chat_template) and draft.chat_template != target.chat_template
     if filecmp.cmp(draft.path, target.path, shallow=False):
-        return TokenizerDifference((), (), (), (), (), chat_template)
+        return TokenizerDifference((), (), (), (), chat_template)
     special = draft.special | target.special
     changed = tuple(_changed(draft, target))
     return TokenizerDifference(
         pieces=tuple(one for one in changed if one.token_id not in special),
         special=tuple(one for one in changed if one.token_id in special),
-        only_draft=tuple(sorted(draft.pieces_by_id.keys() - target.pieces_by_id.keys())),
         only_target=tuple(sorted(target.pieces_by_id.keys() - draft.pieces_by_id.keys())),
         segmentation=tuple(_segmentation(draft, target)),
         chat_template=chat_template,

@@ -1,4 +1,4 @@
-"""Leader, orchestrator, or neither: how a deployment must be started, and with which command. Runs nothing."""
+"""Plain, leader, orchestrator or prespawned: how a deployment must be started, and with which command. Runs nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

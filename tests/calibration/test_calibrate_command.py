@@ -134,3 +134,11 @@ def test_every_choice_of_the_command_line_is_an_option() -> None:
     assert command is not None
     options = {parameter.name for parameter in command.params} - {"config", "overrides", "as_json"}
     assert options == set(Choices.__dataclass_fields__)
+
+
+def test_a_device_that_is_not_there_is_refused_before_any_work(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    absent, unknown = run(config, "--device", "cuda"), run(config, "--device", "toaster")
+    assert (absent.exit_code, unknown.exit_code) == (3, 2), (absent.output, unknown.output)
+    assert "GPU-MISSING: torch finds no GPU here" in absent.stderr
+    assert "CALIB-OPTION: --device toaster is neither cpu nor cuda" in unknown.stderr

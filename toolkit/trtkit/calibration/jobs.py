@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast, get_args
 
+import torch
+
 from trtkit.calibration.calibration_file import ScaleOptions
 from trtkit.calibration.number_formats import Format
 from trtkit.calibration.report import CalibrationReport
@@ -15,7 +17,7 @@ from trtkit.calibration.texts import read_texts
 from trtkit.checkpoints.source import resolve_checkpoint
 from trtkit.config.schema import BuildConfig
 from trtkit.conversion.modelopt_limits import ModeloptOptions, ModeloptQuantization
-from trtkit.errors import InputError
+from trtkit.errors import InputError, MissingToolError
 from trtkit.progress import OnProgress, Progress, silent
 
 FOLDER_NAME = "calibration"
@@ -50,13 +52,16 @@ class Choices:
 
 
 def plan_calibrations(config: BuildConfig, cache: Path, choices: Choices) -> dict[str, PlannedCalibration]:
-    """Role -> what to do. Raises InputError for a role the config lacks or a percentile outside (0, 100]."""
+    """Role -> what to do. Raises InputError for a role the config lacks, a percentile outside (0, 100] or a
+    name of no device, MissingToolError for a device that is not there.
+    """
     if choices.only is not None and choices.only not in config.models:
         raise InputError(f"the config has no {choices.only}", "leave out --only", code="CALIB-ROLE")
     if not 0 < choices.percentile <= 100:
         raise InputError(
             f"--percentile {choices.percentile} is not in (0, 100]", "99.9 to 99.999 are usual", code="CALIB-OPTION"
         )
+    _refuse_absent_device(choices.device)
     folder = choices.out or Path("build") / config.name / FOLDER_NAME
     roles = [role for role in config.models if choices.only in (None, role)]
     return {
@@ -68,6 +73,21 @@ def plan_calibrations(config: BuildConfig, cache: Path, choices: Choices) -> dic
         )
         for role in roles
     }
+
+
+def _refuse_absent_device(name: str) -> None:
+    try:
+        kind = torch.device(name).type
+    except RuntimeError:
+        kind = ""
+    if kind not in ("cpu", "cuda"):
+        raise InputError(f"--device {name} is neither cpu nor cuda", "write cpu, cuda or cuda:1", code="CALIB-OPTION")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise MissingToolError(
+            "torch finds no GPU here",
+            "leave out --device, or install a torch that is built for CUDA",
+            code="GPU-MISSING",
+        )
 
 
 def _options(role: str, config: BuildConfig, choices: Choices, compare: Path | None) -> CalibrationOptions:

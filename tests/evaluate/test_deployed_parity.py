@@ -122,6 +122,7 @@ def test_an_open_loop_sends_what_a_trace_says_and_leaves_a_trace_to_send_again(
         (["parity", "record", "nowhere"], 2, "not a finished build"),
         (["bench", "grpc://127.0.0.1:1", "--oracle"], 2, "build directory"),
         (["bench", "grpc://127.0.0.1:1"], 4, "127.0.0.1:1"),
+        (["bench", "grpc://127.0.0.1:1", "--concurrency", "9"], 2, "--requests 9"),
         (["bench", "grpc://127.0.0.1:1", "--trace", "none.jsonl"], 2, "cannot read the trace"),
         (["bench", "grpc://127.0.0.1:1", "--trace", "none.jsonl", "--rate", "2"], 2, "its own times"),
     ],

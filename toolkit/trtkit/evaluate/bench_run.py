@@ -115,6 +115,13 @@ def _refuse_unfit(target: Target, options: BenchOptions) -> None:
         raise InputError(
             "a trace has its own times", "leave --concurrency and --rate out, or give --prompts instead", code="BENCH"
         )
+    most = max(options.concurrencies, default=1)
+    if most > options.num_requests:
+        raise InputError(
+            f"{options.num_requests} requests a round are never {most} under way at once",
+            f"give --requests {most} or more, or a smaller --concurrency",
+            code="BENCH",
+        )
     refuse_drafts_without_draft(target, options.draft_lens)
 
 

@@ -1,4 +1,4 @@
-"""Parity, sampling and latency as assertions for users' own tests. Knows limits and messages; measuring is done elsewhere."""
+"""Parity, sampling and latency as assertions for users' own tests. Knows limits and messages, measures nothing itself."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

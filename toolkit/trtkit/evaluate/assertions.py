@@ -1,4 +1,4 @@
-"""Parity, sampling and latency as assertions for users' own tests. Knows limits and messages, measures nothing itself."""
+"""Parity, sampling and latency as assertions for users' own tests. Knows limits and messages; measures nothing."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

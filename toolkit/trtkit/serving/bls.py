@@ -21,11 +21,12 @@ from trtkit.serving.client_request import (
     refuse_too_long,
 )
 from trtkit.serving.contract import bls_contract, llm_contract
+from trtkit.serving.conversation import Conversation, Conversations
 from trtkit.serving.deadline import Deadline
 from trtkit.serving.draft_schedule import ScheduledDraftLength, WatchedSchedule
 from trtkit.serving.draft_target import DraftTargetRun, Generation
 from trtkit.serving.inner_llm import InnerLlm
-from trtkit.serving.kserve import Connection, Conversation
+from trtkit.serving.kserve import Connection
 from trtkit.serving.metrics import BLS_COUNTERS
 from trtkit.serving.prompts import Prompts
 from trtkit.serving.tensor import Array
@@ -52,6 +53,7 @@ class DraftTarget:
         self._draft_name = arguments.parameter("tensorrt_llm_draft_model_name", "")
         self._llm_contract = llm_contract(self._target_name, self._release)
         self._connection = Connection(arguments.parameter("grpc_address"))
+        self._conversations = Conversations(self._connection)
         folder = arguments.path("tokenizer_dir")
         self._tokenizer = TextTokenizer.load(folder)
         adds_special = arguments.flag("add_special_tokens", default=True)
@@ -81,6 +83,7 @@ class DraftTarget:
     def finalize(self) -> None:
         """Wait for the answers under way."""
         self._threads.shutdown()
+        self._conversations.close()
         self._connection.close()
         self._counters.close()
 
@@ -116,7 +119,7 @@ class DraftTarget:
         refuse_surely_too_long(text, self._tokenizer.longest_token_bytes, self._defaults)
         prompt_ids = self._prompts.encode(text, is_chat=request.is_chat)
         refuse_too_long(len(prompt_ids), request.max_tokens, self._defaults)
-        with self._connection.converse() as conversation, deadline.enforced(conversation.cancel):
+        with self._conversations.borrow() as conversation, deadline.enforced(conversation.cancel):
             target = self._llm(self._target_name, request, conversation)
             draft = self._llm(self._draft_name, request, conversation) if request.max_draft_len > 0 else None
             draft_length = self._draft_length(request)

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from trtkit.serving.conversation import Conversation
 from trtkit.serving.draft_target import LlmCall
-from trtkit.serving.kserve import Conversation, array_of, request_message
+from trtkit.serving.kserve import array_of, request_message
 from trtkit.serving.run_scores import LlmReply
 from trtkit.serving.tensor import Array, ModelContract, Outputs
 

@@ -2,7 +2,7 @@
 
 import queue
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any
 
 import grpc
 import numpy as np
@@ -65,10 +65,10 @@ class Connection:
             raise typed(error, self.address, deadline_s=timeout_s) from None
         return bool(response.ready)
 
-    def converse(self) -> "Conversation":
-        """Open a stream that carries one request after another."""
+    def open_stream(self) -> "RequestStream":
+        """A stream that carries one request after another."""
         requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        return Conversation(self._stub.ModelStreamInfer(iter(requests.get, None)), requests, self.address)
+        return RequestStream(self._stub.ModelStreamInfer(iter(requests.get, None)), requests, self.address)
 
     def stream(self, message: Any, *, deadline_s: float | None = None) -> "ResponseStream":
         """Send one request to a model that may answer with several responses."""
@@ -76,10 +76,11 @@ class Connection:
         return ResponseStream(call, message.model_name, self.address, deadline_s)
 
 
-class Conversation:
-    """One request after another over a single stream, for callers that ask many short ones. A context manager.
+class RequestStream:
+    """One request after another, for callers that ask many short ones.
 
-    Setting a stream up and down costs several times what a request on it does.
+    Setting a stream up and down costs several times what a request on it does. is_settled: every response was read, so
+    the next request will get its own.
     """
 
     def __init__(self, call: Any, requests: "queue.SimpleQueue[Any]", address: str) -> None:
@@ -87,11 +88,10 @@ class Conversation:
         self._requests = requests
         self._address = address
         self._is_cancelled = False
+        self.is_settled = True
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Give the stream up, and the request under way with it."""
         self._requests.put(None)
         self._call.cancel()
 
@@ -101,6 +101,7 @@ class Conversation:
         Raises the model's error. After `cancel` the iterator ends without one.
         """
         message.parameters["triton_enable_empty_final_response"].bool_param = True
+        self.is_settled = False
         self._requests.put(message)
         try:
             for response in self._call:
@@ -109,6 +110,7 @@ class Conversation:
                 if response.infer_response.outputs:
                     yield outputs_of(response.infer_response)
                 if response.infer_response.parameters["triton_final_response"].bool_param:
+                    self.is_settled = True
                     return
         except grpc.RpcError as error:
             if not self._is_cancelled:
@@ -117,7 +119,7 @@ class Conversation:
         raise ServerError(f"{message.model_name}: the stream ended early", "see the server's log", code="SERVER")
 
     def cancel(self) -> None:
-        """Stop the request under way and end the conversation; from any thread."""
+        """Stop the request under way and end the stream; from any thread."""
         self._is_cancelled = True
         self._call.cancel()
 

@@ -31,7 +31,6 @@ def alone(**values: Any) -> Change:
 SINKS = {"sink_tokens": 4, "window_tokens": 1020, "strategy": "engine"}
 ROLLING = {"sink_tokens": 4, "window_tokens": 1020, "strategy": "rolling"}
 FP8 = {"checkpoint": "target", "quantization": "fp8"}
-SMALL = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32}
 QWEN = {"hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28, "num_key_value_heads": 4}
 EXPERTS = {"num_local_experts": 8, "num_attention_heads": 32, "hidden_size": 4096}
 

@@ -1,4 +1,4 @@
-"""Stage directories: written whole or not at all, recognised again by a key. Knows files, not what is in them."""
+"""Stage directories and small files: written whole or not at all, stages recognised by a key. Knows no content."""
 
 import fcntl
 import hashlib
@@ -84,6 +84,14 @@ def write_text(path: Path, text: str) -> None:
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def write_document(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a report as JSON, whole or not at all. Raises BuildError DISK."""
+    try:
+        write_text(path, json.dumps(document, indent=1) + "\n")
+    except OSError as error:
+        raise disk_error(error, path) from error
 
 
 def disk_error(error: OSError, out: Path) -> BuildError:

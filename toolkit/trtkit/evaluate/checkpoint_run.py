@@ -1,15 +1,13 @@
 """`trtkit parity checkpoint`: the converted target against the original, layer by layer. Knows the order of steps."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from trtkit import __version__
-from trtkit.artifacts import disk_error, write_text
+from trtkit.artifacts import write_document
 from trtkit.builds import Build
 from trtkit.errors import DifferenceError
 from trtkit.evaluate.agreement import Agreement
@@ -81,7 +79,7 @@ def compare_checkpoint(
         "skipped": left_out,
         "versions": {**oracle.versions, "trtkit": __version__},
     }
-    _write(document, build.folder / "parity" / f"checkpoint-{role}.json")
+    write_document(build.folder / "parity" / f"checkpoint-{role}.json", document)
     return document
 
 
@@ -139,10 +137,3 @@ def _profile(oracle: Oracle, dtype: Dtype) -> NumericProfile:
 def _relative_squares(expected: Tensor, got: Tensor) -> float:
     """Sum over positions of |got - expected|^2 / |expected|^2.  expected, got [T, N]"""
     return float(((got - expected).square().sum(dim=1) / expected.square().sum(dim=1)).sum())
-
-
-def _write(document: dict[str, Any], path: Path) -> None:
-    try:
-        write_text(path, json.dumps(document, indent=1) + "\n")
-    except OSError as error:
-        raise disk_error(error, path) from error

@@ -1,6 +1,5 @@
 """`trtkit parity sampling`: do a deployment's samples follow the target's distribution? Knows the order of steps."""
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 
 from trtkit import __version__
-from trtkit.artifacts import disk_error, write_text
+from trtkit.artifacts import write_document
 from trtkit.builds import Build
 from trtkit.checkpoints.stop_ids import read_stop_ids
 from trtkit.errors import DifferenceError
@@ -20,7 +19,7 @@ from trtkit.evaluate.distribution import POWER
 from trtkit.evaluate.encoding import PromptEncoder
 from trtkit.evaluate.endpoint import Endpoint, EndpointRequest
 from trtkit.evaluate.oracle import Oracle
-from trtkit.evaluate.record_choice import PromptChoice
+from trtkit.evaluate.record_choice import PromptChoice, comparable_input_len
 from trtkit.evaluate.recording import encode_prompts
 from trtkit.evaluate.sampling import Pair, PositionTest, Probabilities, Source, draw, sample_and_test
 from trtkit.evaluate.sequential import Design, make_design
@@ -73,7 +72,7 @@ def check_sampling(build: Build, options: SamplingOptions, on_progress: OnProgre
             sampled.append(_sample(endpoint, source, design, options, build.config.limits.max_batch_size))
         on_progress(Progress("sampling", len(sources), len(sources), "runs"))
     document = _document(build, options, sampled)
-    _write(document, build)
+    write_document(build.folder / "parity" / "sampling.json", document)
     return document
 
 
@@ -97,8 +96,9 @@ def _sources(build: Build, options: SamplingOptions) -> Iterator[Source]:
     end_ids = read_stop_ids(folder)[0]
     oracle = Oracle.load(folder)
     prompts = options.choice.read(build)
-    encoded, _ = encode_prompts(PromptEncoder.load(folder), prompts, build.config.limits.max_input_len)
     draft_lens = tuple(dict.fromkeys(options.draft_lens or (0, build.config.max_draft_len)))
+    longest = comparable_input_len(build, max(1, *draft_lens) + 2)
+    encoded, _ = encode_prompts(PromptEncoder.load(folder), prompts, longest)
     for prompt, sent in encoded:
         first = _probabilities(oracle, sent.prompt_ids, options.temperature, end_ids)
         head = max((token for token in first if token not in end_ids), key=first.__getitem__)
@@ -156,11 +156,3 @@ def _document(build: Build, options: SamplingOptions, sampled: Sequence[_Sampled
         "tests": [asdict(test) for test in tests],
         "versions": {"trtkit": __version__, **build.manifest["versions"]},
     }
-
-
-def _write(document: dict[str, Any], build: Build) -> None:
-    path = build.folder / "parity" / "sampling.json"
-    try:
-        write_text(path, json.dumps(document, indent=1) + "\n")
-    except OSError as error:
-        raise disk_error(error, path) from error

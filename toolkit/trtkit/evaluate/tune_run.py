@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trtkit import __version__
-from trtkit.artifacts import disk_error, write_text
+from trtkit.artifacts import disk_error, write_document, write_text
 from trtkit.builds import Build
 from trtkit.errors import InputError
 from trtkit.evaluate.async_endpoints import AsyncTritonEndpoint
@@ -126,10 +126,7 @@ def _context(target: Target, options: TuneOptions, elapsed_s: float) -> TuneCont
 
 def _apply(build: Build, schedule: DraftSchedule) -> str:
     path = build.folder / FILE
-    try:
-        write_text(path, json.dumps(schedule_document(schedule, input_digests(build.manifest)), indent=1) + "\n")
-    except OSError as error:
-        raise disk_error(error, path) from error
+    write_document(path, schedule_document(schedule, input_digests(build.manifest)))
     return str(path)
 
 

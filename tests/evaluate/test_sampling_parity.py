@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,3 +53,13 @@ def test_another_temperature_is_found(scale: float, build: Build, tmp_path_facto
     exit_code, document, errors = sampling(hot)
     assert (exit_code, document["verdict"]) == (1, "different")
     assert "total variation" in errors
+
+
+def test_a_prompt_that_the_window_would_cut_is_not_sampled(build: Build, tmp_path: Path) -> None:
+    bounded = copy_of(build, tmp_path / "build")
+    manifest = json.loads((bounded.folder / "manifest.json").read_text())
+    manifest["config"]["attention_sinks"] = {"sink_tokens": 1, "window_tokens": 10, "strategy": "engine"}
+    (bounded.folder / "manifest.json").write_text(json.dumps(manifest))
+    result = CliRunner().invoke(cli, ["parity", "sampling", str(bounded.folder), "--limit", "1"])
+    assert result.exit_code == 2
+    assert "no prompt can be asked" in result.stderr and "the deployment takes 2" in result.stderr

@@ -77,7 +77,7 @@ def record_build(
         prompts=choice.read(build),
         end_ids=read_stop_ids(folder)[0],
         max_new_tokens=choice.length(build),
-        max_input_len=_comparable_input_len(build, choice.length(build)),
+        max_input_len=comparable_input_len(build, choice.length(build)),
         batch_size=batch_size,
         kv_dtype=build.config.kv_cache.dtype if build.config.kv_cache.dtype != "auto" else None,
     )
@@ -85,7 +85,7 @@ def record_build(
     return make_record(oracle, PromptEncoder.load(folder), request, record_path(build), on_progress)
 
 
-def _comparable_input_len(build: Build, max_new_tokens: int) -> int:
+def comparable_input_len(build: Build, max_new_tokens: int) -> int:
     """The longest prompt whose answer the oracle can be asked for.
 
     With rolling sinks the orchestrator drops old tokens when sinks and window are full, at a moment that depends on the

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from deployed_tiny import Tensors, change_checkpoint, change_weights, copy_of, deployed_tiny, drop_last_layer
 from trtkit.builds import Build
 from trtkit.cli.main import cli
-from trtkit.errors import DifferenceError
+from trtkit.errors import DifferenceError, InputError
 from trtkit.evaluate.checkpoint_run import compare_checkpoint
 from trtkit.evaluate.drift import first_unexplained, judge_drift, points_of
 from trtkit.evaluate.record_choice import PromptChoice
@@ -84,6 +84,12 @@ def test_a_missing_layer_is_named(broken: Build) -> None:
     drop_last_layer(broken, "target", 3)
     with pytest.raises(DifferenceError, match=r"(?s)has 2 layers, the original 3.*transformer\.layers\.2"):
         compare_checkpoint(broken, CHOICE)
+
+
+def test_prompts_of_one_token_are_refused(build: Build, tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("a\n")
+    with pytest.raises(InputError, match="no prompt has two tokens"):
+        compare_checkpoint(build, PromptChoice(tmp_path / "prompts.txt"))
 
 
 def test_the_draft_can_be_followed_too(build: Build) -> None:

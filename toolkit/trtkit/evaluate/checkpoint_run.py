@@ -9,7 +9,7 @@ from torch import Tensor
 from trtkit import __version__
 from trtkit.artifacts import write_document
 from trtkit.builds import Build
-from trtkit.errors import DifferenceError
+from trtkit.errors import DifferenceError, InputError
 from trtkit.evaluate.agreement import Agreement
 from trtkit.evaluate.drift import PointDrift, first_unexplained, judge_drift
 from trtkit.evaluate.encoding import PromptEncoder
@@ -54,7 +54,7 @@ def compare_checkpoint(
     folder = unchanged_source(build, role)
     limits, model = build.config.limits, build.config.models[role]
     encoded, skipped = encode_prompts(PromptEncoder.load(folder), choice.read(build), limits.max_input_len)
-    texts = [sent.prompt_ids for _, sent in encoded if len(sent.prompt_ids) > 1]
+    texts = _with_a_next_token([sent.prompt_ids for _, sent in encoded])
     tracer = CheckpointTracer.load(build.checkpoint(role), limits.max_input_len)
     oracle, probe = Oracle.load(folder), Oracle.load(folder, dtype=PROBE_DTYPE)
     _refuse_missing_layers(role, tracer.config.num_layers, oracle.num_layers)
@@ -93,6 +93,18 @@ def refuse_fault(document: dict[str, Any]) -> None:
             f"look at {', '.join(fault['tensors'])}; everything before is right",
             code="CHECKPOINT-PARITY",
         )
+
+
+def _with_a_next_token(texts: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Those that say what follows somewhere. Raises InputError when none does."""
+    longer = [token_ids for token_ids in texts if len(token_ids) > 1]
+    if not longer:
+        raise InputError(
+            "no prompt has two tokens, and a single one says nothing of what follows",
+            "raise --limit, or give longer ones with --prompts",
+            code="PROMPTS",
+        )
+    return longer
 
 
 def _refuse_missing_layers(role: str, num_layers: int, expected: int) -> None:

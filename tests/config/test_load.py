@@ -66,6 +66,11 @@ def test_a_key_of_the_other_kind_of_speculation_is_named_as_such() -> None:
         parse_config({**MINIMAL, "speculation": {"kind": "none", "max_draft_len": 2}}, where="x.yaml")
 
 
+def test_a_version_that_yaml_reads_as_a_number_is_to_be_quoted() -> None:
+    with pytest.raises(ConfigError, match=r"tensorrt_llm: YAML reads 1\.2 as a number; write it in quotes"):
+        parse_config({**MINIMAL, "tensorrt_llm": 1.2}, where="x.yaml")
+
+
 def test_set_wins_over_the_file_and_makes_missing_sections(tmp_path: Path) -> None:
     path = write(tmp_path, "name: x\ntarget: {checkpoint: t, dtype: float16}\n")
     config = load_config(path, ["target.dtype=float32", "limits.max_batch_size=3"])

@@ -88,6 +88,8 @@ def _explain(detail: ErrorDetails) -> str:
     """One line for one mistake: its path, what is wrong, and for an unknown key the nearest known one."""
     path = [str(part) for part in detail["loc"]]
     where = ".".join(part for part in path if part not in _KINDS) or "the document"
+    if detail["type"] == "string_type" and isinstance(detail["input"], int | float):
+        return f"{where}: YAML reads {detail['input']} as a number; write it in quotes"
     if detail["type"] != "extra_forbidden":
         return f"{where}: {detail['msg'].removeprefix('Value error, ')}"
     meant = _MISTAKABLE.get(path[-1].replace("_", "").lower())

@@ -64,6 +64,7 @@ def test_nan_is_no_number_for_any_option(tmp_path: Path) -> None:
         ["tune", "b", "--budget", "nan"],
         ["parity", "check", "b", "--min-identical", "nan"],
         ["serve", "b", "--follow", "nan"],
+        ["serve", "b", "--drain", "-1"],
     ):
         result = run(*arguments, cwd=tmp_path)
         assert result.returncode == 2

@@ -20,7 +20,14 @@ _PORT = click.IntRange(0, 65535)
 @click.option("--grpc-port", type=_PORT, help="KServe over gRPC; 0 chooses a free port. Default: the build's.")
 @click.option("--metrics-port", type=_PORT, help="Prometheus; 0 chooses a free port. Default: the build's.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--drain", "drain_s", default=5.0, show_default=True, help="Seconds for requests under way at the end.")
+@click.option(
+    "--drain",
+    "drain_s",
+    type=FiniteRange(min=0),
+    default=5.0,
+    show_default=True,
+    help="Seconds for requests under way at the end.",
+)
 @click.option("--threads", "num_threads", type=click.IntRange(min=1), help="Threads of each model's arithmetic.")
 @click.option(
     "--container",

@@ -46,10 +46,11 @@ def test_a_clean_deployment_is_identical_and_leaves_its_reports(build: Build, ad
     assert modes >= {(k, condition) for k in (0, MAX_DRAFT_LEN) for condition in ("cold", "repeated", "concurrent")}
     assert {"whole", "after-cancel"} <= {condition for _, condition in modes}
     assert document["acceptance"] == {"cold": 1.0, "repeated": 1.0}
-    # The figures are those of an answer's first call, which meets the prompt. Prompts may share their first words.
+    # The figures are those of an answer's first call, which meets the prompt. Prompts may share their first words, so
+    # a cold one may find blocks too, as many as earlier answers left.
     reused = [{c["condition"]: c["num_reused_blocks"] for c in prompt["cases"]} for prompt in document["prompts"]]
     assert all(blocks["cold"] <= blocks["repeated"] for blocks in reused)
-    assert any(blocks["cold"] < blocks["repeated"] for blocks in reused)
+    assert any(blocks["repeated"] for blocks in reused)
     out = build.folder / "parity"
     assert json.loads((out / "report.json").read_text()) == document
     assert ElementTree.parse(out / "junit.xml").getroot().find("testsuite/testcase") is not None

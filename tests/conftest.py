@@ -1,6 +1,7 @@
 """Fixtures shared by all tests: the demo pair that `trtkit demo` prepared, and golden files."""
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,12 @@ import pytest
 from trtkit.cli.environment import cache_directory
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def pytest_configure() -> None:
+    """A shell's background jobs ignore Ctrl-C, and so would the commands that the tests start and interrupt."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

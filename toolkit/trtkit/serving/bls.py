@@ -11,7 +11,6 @@ from trtkit.draft_length import AdaptiveDraftLength, DraftLength, Experience, Fi
 from trtkit.errors import TrtkitError
 from trtkit.serving.answer import pieces_of
 from trtkit.serving.arguments import read_arguments
-from trtkit.serving.background_reply import BackgroundReply
 from trtkit.serving.batch import Reply, refuse_batch, replies_of
 from trtkit.serving.build_defaults import read_defaults
 from trtkit.serving.cancellation import PolledCancellation
@@ -35,8 +34,6 @@ from trtkit.serving.text import TextTokenizer
 from trtkit.serving.triton_io import Counters, Sender, read_inputs
 from trtkit.serving.word_lists import embedding_bias, word_tokens
 from trtkit.serving.words import StopWords, pack_words
-
-_NUM_SENDERS = 8  # a response is on its way for less than a millisecond
 
 
 class DraftTarget:
@@ -68,7 +65,6 @@ class DraftTarget:
         self._schedule = WatchedSchedule(arguments.build)
         self._under_way: set[str] = set()
         self._threads = ThreadPoolExecutor(arguments.number("max_concurrency", 64), thread_name_prefix="answer")
-        self._senders = ThreadPoolExecutor(_NUM_SENDERS, thread_name_prefix="sender")
 
     def execute(self, requests: Sequence[Any]) -> None:
         """Read each request while its tensors are there, then answer it in a thread of its own."""
@@ -82,13 +78,11 @@ class DraftTarget:
             places = [(row, index) for row, requests in enumerate(rows) for index in range(len(requests))]
             answers = [each for requests in rows for each in requests]
             for each, reply in zip(answers, replies_of(sender, places), strict=True):
-                told = BackgroundReply(reply, self._senders)
-                self._threads.submit(self._answer_or_fail, each, told, Deadline(each.timeout_s))
+                self._threads.submit(self._answer_or_fail, each, reply, Deadline(each.timeout_s))
 
     def finalize(self) -> None:
         """Wait for the answers under way."""
         self._threads.shutdown()
-        self._senders.shutdown()
         self._conversations.close()
         self._connection.close()
         self._counters.close()

@@ -57,11 +57,11 @@ class OpenAiClient:
 
         Raises RequestError when the server refuses the request, ServerError when it fails or is not there.
         """
-        body = self._body(request)
+        body, asks_ids = self._body(request), self._knows_ids  # other threads may learn meanwhile that it does not
         try:
-            yield from self._complete(body | (_IDS if self._knows_ids else {}), stream=request.stream)
+            yield from self._complete(body | (_IDS if asks_ids else {}), stream=request.stream)
         except RequestError:
-            if not self._knows_ids:
+            if not asks_ids:
                 raise
             yield from self._complete(body, stream=request.stream)
             self._knows_ids = False

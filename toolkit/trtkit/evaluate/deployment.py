@@ -13,9 +13,7 @@ from trtkit.evaluate.endpoint import Endpoint
 from trtkit.evaluate.foreign_endpoints import LlmApiEndpoint, OpenAiEndpoint
 from trtkit.evaluate.triton_endpoint import TritonEndpoint
 from trtkit.progress import OnProgress, silent
-from trtkit.server.launch import ServerFolders
-from trtkit.server.state import find_running
-from trtkit.server.triton_server import TritonServer
+from trtkit.server.connection import open_server
 from trtkit.serving.contract import BLS
 from trtkit.serving.kserve import Connection
 
@@ -102,9 +100,5 @@ def open_address(target: Target, on_progress: OnProgress = silent) -> Iterator[s
         yield target.address
         return
     assert target.build is not None, "a target has a build or an address"
-    running = find_running(ServerFolders(target.build.folder).state)
-    if running is not None:
-        yield running.endpoints.grpc
-        return
-    with TritonServer(target.build.folder, on_progress=on_progress) as server:
-        yield server.endpoints.grpc
+    with open_server(target.build, on_progress=on_progress) as address:
+        yield address

@@ -50,13 +50,22 @@ def open_address(target: str, options: ServerOptions, on_progress: OnProgress = 
     if address is not None:
         yield address
         return
-    build = open_build(Path(target))
+    with open_server(open_build(Path(target)), options, on_progress) as grpc:
+        yield Address("grpc", grpc)
+
+
+@contextmanager
+def open_server(build: Build, options: ServerOptions | None = None, on_progress: OnProgress = silent) -> Iterator[str]:
+    """host:port, for gRPC, of the server that serves the build now, or of one that is started for the call.
+
+    A server that was started here is stopped at the end. Raises what TritonServer raises.
+    """
     running = find_running(ServerFolders(build.folder).state)
     if running is not None:
-        yield Address("grpc", running.endpoints.grpc)
+        yield running.endpoints.grpc
         return
     with TritonServer(build.folder, options=options, on_progress=on_progress) as server:
-        yield Address("grpc", server.endpoints.grpc)
+        yield server.endpoints.grpc
 
 
 def endpoints_of(build: Build, ports: dict[str, int | None], host: str = LOCALHOST) -> Endpoints:

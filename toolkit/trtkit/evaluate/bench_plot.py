@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trtkit.errors import MissingToolError
+from trtkit.evaluate.figure import new_figure
 from trtkit.evaluate.reports.bench_document import run_name
 
 _PANELS = (
@@ -19,16 +19,8 @@ def plot_bench(document: Mapping[str, Any], out: Path) -> None:
 
     Raises MissingToolError without matplotlib.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingToolError(
-            "matplotlib is not installed, so there is no plot", "pip install 'trtkit[plot]', or use --no-plot"
-        ) from None
     runs = [run for run in document["runs"] if run["tokens_per_s"] is not None]
-    figure = Figure(figsize=(4 + 1.1 * len(runs), 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(4 + 1.1 * len(runs), 4.2)
     axes = figure.subplots(1, len(_PANELS), squeeze=False)[0]
     for axis, (key, title) in zip(axes, _PANELS, strict=True):
         heights = [_middle(run[key]) for run in runs]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trtkit.errors import MissingToolError
+from trtkit.evaluate.figure import new_figure
 from trtkit.evaluate.reports.chart import PALETTE
 
 
@@ -13,15 +13,7 @@ def plot_tune(document: Mapping[str, Any], out: Path) -> None:
 
     Raises MissingToolError without matplotlib.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingToolError(
-            "matplotlib is not installed, so there is no plot", "pip install 'trtkit[plot]', or use --no-plot"
-        ) from None
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(7, 4.2)
     axis = figure.add_subplot()
     axis.axhline(1.0, color="#9aa4b0", linewidth=1)
     for number, level in enumerate(document["levels"]):

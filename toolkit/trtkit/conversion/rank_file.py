@@ -1,7 +1,6 @@
 """RankFile: one safetensors file written front to back, once, whole or not at all. Knows bytes, not what they mean."""
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,10 @@ from numpy.typing import NDArray
 
 from trtkit.checkpoints.stored_tensor import code_of_dtype, itemsize_of
 from trtkit.conversion.checksum import Crc32
-from trtkit.conversion.write_lanes import WriteLanes
+from trtkit.conversion.disk_file import DiskFile
+from trtkit.conversion.write_lanes import Block, WriteLanes
 
 _ALIGNMENT = 8
-_FLUSH_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def header_bytes(tensors: Sequence[TensorHeader]) -> bytes:
 class RankFile:
     """Appends to a file beside the final one; `finish` flushes it to disk and puts it in place.
 
-    `lanes` compute the checksum and start flushing while the next bytes are prepared.
+    While one block is filled, the `lanes` hash and write the other.
     """
 
     def __init__(self, path: Path, tensors: Sequence[TensorHeader], lanes: WriteLanes) -> None:
@@ -62,34 +61,39 @@ class RankFile:
         self.path = path
         self.num_bytes = len(header) + sum(tensor.num_bytes for tensor in tensors)
         self._beside = path.with_name(f".{path.name}.partial")
-        self._file = self._beside.open("wb", buffering=0)
+        self._file = DiskFile(self._beside)
         self._digest = Crc32()
         self._lanes = lanes
+        self._filling, self._other = Block(), Block()
         self._written = 0
-        self._flushed = 0
         self.append(header)
 
     def append(self, data: NDArray[Any] | bytes) -> None:
-        """Write the bytes of a C-contiguous array, which must not change afterwards."""
-        view = memoryview(data if isinstance(data, bytes) else data.reshape(-1).view(np.uint8).data)
-        self._lanes.update(self._digest, view)
-        self._written += len(view)
-        while view:
-            view = view[self._file.write(view) :]
-        if self._written - self._flushed >= _FLUSH_BYTES:
-            self._flushed = self._written
-            self._lanes.flush_soon(self._file.fileno())
+        """Write the bytes of a C-contiguous array."""
+        values = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data.reshape(-1).view(np.uint8)
+        self._written += len(values)
+        while len(values):
+            values = values[self._filling.fill(values) :]
+            if self._filling.is_full:
+                self._hand_over()
 
     def finish(self) -> str:
         """Flush to disk, rename into place, and return the CRC-32 of the whole file."""
         assert self._written == self.num_bytes, f"{self.path.name}: {self._written} bytes written of {self.num_bytes}"
-        self._lanes.settle()
-        os.fsync(self._file.fileno())
-        self._file.close()
+        self._hand_over()
+        self._other.empty()
+        self._file.finish()
         self._beside.replace(self.path)
         return self._digest.hexdigest()
 
     def abandon(self) -> None:
         """Close and remove what was written; nothing happens after `finish`."""
+        for block in (self._filling, self._other):
+            block.wait()
         self._file.close()
         self._beside.unlink(missing_ok=True)
+
+    def _hand_over(self) -> None:
+        self._lanes.take(self._filling, self._digest, self._file)
+        self._filling, self._other = self._other, self._filling
+        self._filling.empty()

@@ -1,60 +1,67 @@
-"""Work beside the writing: checksums and early flushing, each on a thread of its own. Knows buffers and descriptors.
+"""Work beside the preparing of values: checksums and the disk, each on a thread of its own. Knows blocks, no tensors.
 
-Hashing and the disk then cost no time of their own: hashlib and fdatasync release the interpreter lock, and by the time
-a file is complete most of it has reached the disk.
+Both release the interpreter lock, so neither costs time of its own while the next block is filled.
 """
 
-import os
-from concurrent.futures import Future, ThreadPoolExecutor
-from threading import BoundedSemaphore
-from typing import Protocol
+import mmap
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-_MOST_WAITING = 16
+import numpy as np
+from numpy.typing import NDArray
 
+from trtkit.conversion.checksum import Crc32
+from trtkit.conversion.disk_file import DiskFile
 
-class Digest(Protocol):
-    """What hashlib returns."""
-
-    def update(self, data: memoryview, /) -> None:
-        """Take more bytes."""
-        ...
+BLOCK_BYTES = 4 << 20
 
 
 class WriteLanes:
-    """Two single threads. At most _MOST_WAITING buffers wait for their checksum, which bounds the memory."""
+    """Two single threads: everything is hashed and written in the order in which it was handed over."""
 
     def __init__(self) -> None:
         self._hashing = ThreadPoolExecutor(1, "checksum")
-        self._flushing = ThreadPoolExecutor(1, "flush")
-        self._places = BoundedSemaphore(_MOST_WAITING)
-        self._flush: Future[None] | None = None
+        self._writing = ThreadPoolExecutor(1, "write")
 
     def __enter__(self) -> "WriteLanes":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._hashing.shutdown(cancel_futures=True)
-        self._flushing.shutdown(cancel_futures=True)
+        for lane in (self._hashing, self._writing):
+            lane.shutdown(cancel_futures=True)
 
-    def update(self, digest: Digest, data: memoryview) -> None:
-        """Feed `data` to `digest`, in the order of the calls; the caller must not change it any more."""
-        self._places.acquire()
-        self._hashing.submit(self._update, digest, data)
+    def take(self, block: "Block", digest: Crc32, file: DiskFile) -> None:
+        """Hash and write what the block holds; the block is busy until `block.empty`."""
+        data = memoryview(block.memory)[: block.length]
+        block.jobs = [self._hashing.submit(digest.update, data), self._writing.submit(file.write, data)]
 
-    def flush_soon(self, descriptor: int) -> None:
-        """Start writing the file's pages to the disk, unless a flush is still under way."""
-        if self._flush is None or self._flush.done():
-            self._flush = self._flushing.submit(os.fdatasync, descriptor)
 
-    def settle(self) -> None:
-        """Wait until everything handed over so far is done. Raises the OSError of a failed flush."""
-        self._hashing.submit(int).result()
-        if self._flush is not None:
-            self._flush.result()
-            self._flush = None
+class Block:
+    """Page-aligned memory that is filled, handed to the lanes, and filled again."""
 
-    def _update(self, digest: Digest, data: memoryview) -> None:
-        try:
-            digest.update(data)
-        finally:
-            self._places.release()
+    def __init__(self) -> None:
+        self.memory = mmap.mmap(-1, BLOCK_BYTES)
+        self.length = 0
+        self.jobs: list[Future[None]] = []
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more fits."""
+        return self.length == BLOCK_BYTES
+
+    def fill(self, values: NDArray[np.uint8]) -> int:
+        """Copy as many bytes as fit, and tell how many."""
+        count = min(len(values), BLOCK_BYTES - self.length)
+        np.frombuffer(self.memory, np.uint8)[self.length : self.length + count] = values[:count]
+        self.length += count
+        return count
+
+    def wait(self) -> None:
+        """Wait until the lanes are done with it, well or not."""
+        wait(self.jobs)
+
+    def empty(self) -> None:
+        """Wait until the lanes are done with it. Raises the OSError of a failed write."""
+        for job in self.jobs:
+            job.result()
+        self.jobs = []
+        self.length = 0

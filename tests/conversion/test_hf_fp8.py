@@ -103,7 +103,7 @@ def test_scales_of_an_fp8_cache_alone_leave_every_weight_as_it_is(family: str, t
     assert {float(scale) for scale in scales.values()} == {float(np.float32(44.8 / 448))}
     written = read_quantized(tmp_path / "out")
     assert written is not None
-    assert (written.algorithm, written.kv_algorithm) == ("None", "FP8")
+    assert (written.algorithm, written.kv_algorithm) == (None, "FP8")
 
 
 def test_such_scales_are_carried_on_and_never_invented(tmp_path: Path) -> None:

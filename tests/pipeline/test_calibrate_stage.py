@@ -117,7 +117,7 @@ def test_nothing_is_measured_where_nothing_needs_it(config_file: Path, override:
 
 def test_a_checkpoint_that_is_quantised_already_keeps_its_own_scales(config_file: Path, tmp_path: Path) -> None:
     own = Path(shutil.copytree(load_config(config_file).target.checkpoint, tmp_path / "own"))
-    (own / "hf_quant_config.json").write_text("{}")
+    (own / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "FP8"}}')
     planned = dry_run(load_config(config_file, [*FP8, f"target.checkpoint={own}"]), options(config_file))
     assert [stage.stage for stage in planned if stage.stage.startswith("calibrate")] == ["calibrate draft"]
 

@@ -379,7 +379,7 @@ def test_weights_that_are_stored_quantised_are_recognised(site: Site) -> None:
     overrides = ("backend=llmapi", "draft.tensor_parallel=2", "kv_cache.reuse=false", "target.quantization=fp8")
     assert site.build(*overrides).manifest is not None
     (site.folder / "target" / "hf_quant_config.json").write_text("{}")
-    with pytest.raises(InputError, match="not a quantization config"):
+    with pytest.raises(InputError, match="does not say how the weights are quantised"):
         site.build(*overrides)
 
 

@@ -11,10 +11,13 @@ QUANT_FILE = "hf_quant_config.json"
 
 @dataclass(frozen=True)
 class QuantizedSource:
-    """method: who quantised it ("modelopt", "compressed-tensors", "awq", ...); kv_algorithm: "FP8", "INT8" or None."""
+    """method: who quantised it ("modelopt", "compressed-tensors", "awq", ...).
+
+    algorithm: of the weights, None when only the cache's scales are there. kv_algorithm: "FP8", "INT8" or None.
+    """
 
     method: str
-    algorithm: str
+    algorithm: str | None
     kv_algorithm: str | None
 
 
@@ -25,10 +28,15 @@ def read_quantized(folder: Path) -> QuantizedSource | None:
     """
     path = folder / QUANT_FILE
     if path.is_file():
-        section = read_json_fields(path).object("quantization")
-        values = section.values if section else {}
-        if values.get("quant_algo") or values.get("kv_cache_quant_algo"):
-            return QuantizedSource("modelopt", str(values.get("quant_algo")), values.get("kv_cache_quant_algo"))
+        document = read_json_fields(path)
+        section = document.object("quantization")
+        if section is None or "quant_algo" not in section.values:
+            document.bad("quantization", "does not say how the weights are quantised (quant_algo)")
+        algorithm, kv_algorithm = (
+            section.text(key) if section.has(key) else None for key in ("quant_algo", "kv_cache_quant_algo")
+        )
+        if algorithm or kv_algorithm:
+            return QuantizedSource("modelopt", algorithm, kv_algorithm)
     section = read_json_fields(folder / "config.json").object("quantization_config")
     if section is None:
         return None

@@ -1,6 +1,5 @@
 """The stage `calibrate` of a build: which models need it, what decides it, and the measuring. Knows no arithmetic."""
 
-import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -15,6 +14,7 @@ from trtkit.errors import InputError, MissingToolError
 from trtkit.findings import Finding
 from trtkit.pipeline.inputs import CheckpointInput
 from trtkit.pipeline.request import BuildRequest, texts_digest
+from trtkit.pipeline.stored import stored_quantization
 from trtkit.progress import OnProgress
 
 FILES = ("calibration.json", "outliers.png", "report.json")
@@ -36,8 +36,8 @@ def measured_by_build(
     KV cache. Not those whose checkpoint is quantised already, and those that `trtkit calibrate` was run for (`given`).
     """
     digest = texts_digest(config)
-    roles = [role for role in config.models if role not in given and not _is_quantized(inputs[role].folder)]
-    return {role: digest for role in roles if _needs_scales(role, config)}
+    roles = [role for role in config.models if role not in given and _needs_scales(role, config)]
+    return {role: digest for role in roles if stored_quantization(inputs[role].folder) == "none"}
 
 
 def calibration_runner(
@@ -88,13 +88,3 @@ def explained(error: InputError, role: str, request: BuildRequest) -> InputError
 def _needs_scales(role: str, config: BuildConfig) -> bool:
     quantization = config.models[role].quantization
     return quantization == "fp8" or (config.kv_cache.dtype == "int8" and quantization not in BY_MODELOPT)
-
-
-def _is_quantized(folder: Path) -> bool:
-    """Whether a checkpoint says of itself that its weights are quantised; its own scales are then carried over."""
-    if (folder / "hf_quant_config.json").is_file():
-        return True
-    try:
-        return "quantization_config" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False

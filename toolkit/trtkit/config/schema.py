@@ -24,7 +24,7 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 class Section(BaseModel):
     """A part of the YAML: immutable, and strict about unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
 class Gpu(Section):

@@ -45,6 +45,12 @@ CACHES = {
     "window": CacheOptions(window_tokens=24, block_size=8, num_blocks=40),
     "sinks": CacheOptions(window_tokens=24, sink_tokens=4, block_size=16, num_blocks=22),
     "INT4": CacheOptions("int4", block_size=64, num_blocks=5),
+    "heavy hitters": CacheOptions(
+        window_tokens=10, sink_tokens=2, heavy_tokens=9, block_size=8, num_blocks=60, reuse="off"
+    ),
+    "heavy hitters, FP8, too few blocks": CacheOptions(
+        "fp8", window_tokens=20, heavy_tokens=12, block_size=16, num_blocks=18, reuse="off"
+    ),
 }
 
 

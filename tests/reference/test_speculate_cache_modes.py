@@ -23,6 +23,7 @@ MODES = {
     "too few blocks, none found again": CacheOptions(block_size=8, num_blocks=26, reuse="off"),
     "window": CacheOptions(block_size=8, window_tokens=24),
     "sinks": CacheOptions(block_size=8, window_tokens=24, sink_tokens=4),
+    "heavy hitters": CacheOptions(block_size=8, window_tokens=12, sink_tokens=2, heavy_tokens=10, reuse="off"),
     "fp8": CacheOptions(block_size=8, dtype="fp8"),
     "int4": CacheOptions(block_size=8, dtype="int4"),
 }

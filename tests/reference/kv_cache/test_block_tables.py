@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from trtkit.reference.kv_cache.block_pool import NO_BLOCK, BlockPool
-from trtkit.reference.kv_cache.block_tables import BlockTable, BlockTables, RowClear, RowCopy
+from trtkit.reference.kv_cache.block_tables import BlockTable, BlockTables, RowClear, RowCopy, RowSettle
 from trtkit.reference.kv_cache.options import ReuseRule
 from trtkit.reference.kv_cache.retention import KEEP_ALL, Retention
 
@@ -242,3 +242,15 @@ def test_after_ten_thousand_random_operations_no_block_is_lost(reuse: ReuseRule,
         tables.release(table)
     tables.check([])
     assert tables.pool.num_free == 24
+
+
+def test_heavy_hitters_keep_the_first_slots_and_settle_before_blocks_are_taken_again() -> None:
+    tables = make_tables(num_blocks=5, reuse="off", retention=Retention(window_tokens=4, sink_tokens=1, heavy_tokens=6))
+    table = admit(tables, list(range(15)))
+    tables.take_work()
+    tables.commit(table, list(range(15)), 15)
+    assert table.blocks == [0, 1, NO_BLOCK, 3], "slots 0 to 6 are fixed, token 15 reads 12 to 15"
+    other = admit(tables, [1] * 8)
+    assert 2 in other.blocks
+    assert tables.take_work()[0] == RowSettle(first_row=0, num_computed=15)
+    tables.check([table, other])

@@ -12,6 +12,9 @@ WRONG = {
     "num_blocks": (CacheOptions(num_blocks=0), "num_blocks must be at least 1"),
     "window_tokens": (CacheOptions(window_tokens=0), "window_tokens must be at least 1"),
     "sink_tokens": (CacheOptions(sink_tokens=-1), "sink_tokens must be at least 0"),
+    "heavy_tokens": (CacheOptions(window_tokens=9, heavy_tokens=-1), "heavy_tokens must be at least 0"),
+    "heavy hitters alone": (CacheOptions(heavy_tokens=4, reuse="off"), "heavy_tokens needs window_tokens"),
+    "heavy hitters shared": (CacheOptions(heavy_tokens=4, window_tokens=9), 'heavy_tokens needs reuse="off"'),
     "sinks alone": (CacheOptions(sink_tokens=4), "sink_tokens needs window_tokens"),
 }
 
@@ -32,4 +35,5 @@ def test_all_wrong_values_are_named_at_once() -> None:
 def test_the_default_and_a_full_set_are_in_range() -> None:
     CacheOptions().check()
     CacheOptions("int4", 32, 10, "full_blocks", window_tokens=1, sink_tokens=1).check()
-    assert len(fields(CacheOptions)) == 6
+    CacheOptions("fp8", 32, 10, "off", window_tokens=1, sink_tokens=1, heavy_tokens=1).check()
+    assert len(fields(CacheOptions)) == 7

@@ -17,14 +17,17 @@ def test_a_window_counts_the_token_that_reads() -> None:
 @given(
     window=st.integers(1, 50),
     sinks=st.integers(0, 10),
+    heavy=st.integers(0, 10),
     num_new=st.integers(1, 20),
     block_size=st.sampled_from([1, 2, 4, 8, 16]),
     computed=st.integers(0, 200),
 )
 def test_no_sequence_touches_more_blocks_than_stated(
-    window: int, sinks: int, num_new: int, block_size: int, computed: int
+    window: int, sinks: int, heavy: int, num_new: int, block_size: int, computed: int
 ) -> None:
-    retention = Retention(window, sinks)
+    retention = Retention(window, sinks, heavy)
     end = computed + num_new
-    touched = {token // block_size for token in (*range(min(sinks, end)), *range(retention.first_kept(computed), end))}
+    touched = {
+        token // block_size for token in (*range(min(sinks + heavy, end)), *range(retention.first_kept(computed), end))
+    }
     assert len(touched) <= retention.max_blocks(end, num_new, block_size)

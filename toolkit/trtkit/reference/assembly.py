@@ -16,6 +16,7 @@ from trtkit.reference.kv_cache.storage import KvStorage
 from trtkit.reference.model.attention import Attention, Heads
 from trtkit.reference.model.config import ModelConfig
 from trtkit.reference.model.decoder import Decoder
+from trtkit.reference.model.heavy_attention import HeavyAttention
 from trtkit.reference.model.kv_format import kv_format
 from trtkit.reference.model.visibility import visibility
 from trtkit.reference.model.weights import Weights
@@ -54,15 +55,28 @@ def assemble(
         kv_shape=(config.num_kv_heads, config.head_dim),
         like=weights.embedding,
         codec=kv_format(cache.dtype, config, weights),
+        has_hitters=cache.heavy_tokens > 0,
     )
-    attention = Attention(
-        Heads(config.num_kv_heads, config.num_q_heads // config.num_kv_heads, config.head_dim),
-        rules,
-        storage,
-        max_keys=sizes.max_seq_len,
-        block_size=tables.block_size,
-        sink_tokens=cache.sink_tokens,
-    )
+    heads = Heads(config.num_kv_heads, config.num_q_heads // config.num_kv_heads, config.head_dim)
+    attention: Attention | HeavyAttention
+    if cache.heavy_tokens:
+        attention = HeavyAttention(
+            heads,
+            [rule.scale for rule in rules],
+            storage,
+            weights.rotations[0],
+            retention=retention,
+            block_size=tables.block_size,
+        )
+    else:
+        attention = Attention(
+            heads,
+            rules,
+            storage,
+            max_keys=sizes.max_seq_len,
+            block_size=tables.block_size,
+            sink_tokens=cache.sink_tokens,
+        )
     return Assembly(decoder_type(config, weights, attention), storage, tables)
 
 

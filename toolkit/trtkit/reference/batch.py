@@ -12,12 +12,14 @@ class Span:
 
     rows [row_start, row_start + end - start)   of the flat batch
     cache slots [start, end)                    of the sequence; its slot s is row blocks[s // B] * B + s % B
+    the last num_drafts of them                 may be dropped again
     """
 
     row_start: int
     start: int
     end: int
     blocks: Sequence[int]
+    num_drafts: int = 0
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ def make_batch(segments: Sequence[Segment], block_size: int) -> Batch:
         batch.cache_rows.extend(
             blocks[slot // block_size] * block_size + slot % block_size for slot in range(start, end)
         )
-        batch.spans.append(Span(row, start, end, blocks))
+        batch.spans.append(Span(row, start, end, blocks, max(0, segment.num_choosing - 1)))
         last = len(batch.token_ids)
         batch.choosing_rows.extend(range(last - segment.num_logits, last))
     return batch

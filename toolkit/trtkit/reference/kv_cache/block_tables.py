@@ -25,15 +25,22 @@ class RowClear(NamedTuple):
     end: int
 
 
-RowWork = RowCopy | RowClear
+class RowSettle(NamedTuple):
+    """The sequence whose first row is first_row keeps num_computed tokens of its last pass: so do its heavy hitters."""
+
+    first_row: int
+    num_computed: int
+
+
+RowWork = RowCopy | RowClear | RowSettle
 
 
 @dataclass
 class BlockTable:
     """The blocks of one sequence, oldest tokens first; NO_BLOCK where its tokens are no longer read.
 
-    The blocks before first_live, except sinks, are NO_BLOCK. num_filed whole blocks are in the index, the last of them
-    as `serial`.
+    The blocks before first_live, except those of fixed slots, are NO_BLOCK. num_filed whole blocks are in the index,
+    the last of them as `serial`.
     num_allocated counts blocks taken, num_shared those found whole.
     """
 
@@ -98,7 +105,7 @@ class BlockTables:
             promised=range(0),
             num_filed=num_matched,
             serial=match.serial,
-            first_live=-(-self.retention.sink_tokens // self.block_size),
+            first_live=-(-self.retention.num_fixed // self.block_size),
         )
         self._begin(table, match, count, max(count, self.max_blocks(max_tokens) - len(live)))
         return table
@@ -125,6 +132,8 @@ class BlockTables:
             tail = tuple(token_ids[table.num_filed * self.block_size : num_computed])
             if tail:
                 self._index.put(table.blocks[table.num_filed], table.serial, tail)
+        if self.retention.heavy_tokens:
+            self.work.append(RowSettle(table.blocks[0] * self.block_size, num_computed))
         self._trim(table, num_computed)
 
     def release(self, table: BlockTable, token_ids: Sequence[int] = (), num_computed: int = 0) -> None:
@@ -166,8 +175,8 @@ class BlockTables:
 
     def _is_read(self, index: int, num_computed: int) -> bool:
         """The index-th block of a sequence is read when the token at num_computed or a later one is computed."""
-        is_sink = index * self.block_size < self.retention.sink_tokens
-        return is_sink or (index + 1) * self.block_size > self.retention.first_kept(num_computed)
+        is_fixed = index * self.block_size < self.retention.num_fixed
+        return is_fixed or (index + 1) * self.block_size > self.retention.first_kept(num_computed)
 
     def _match(self, token_ids: Sequence[int]) -> Match:
         if self.reuse == "off":
@@ -217,7 +226,7 @@ class BlockTables:
             table.num_filed += 1
 
     def _trim(self, table: BlockTable, num_computed: int) -> None:
-        """Release the blocks between sinks and window."""
+        """Release the blocks between fixed slots and window."""
         while table.first_live < len(table.blocks) and not self._is_read(table.first_live, num_computed):
             block, table.blocks[table.first_live] = table.blocks[table.first_live], NO_BLOCK
             self._give_back([block])

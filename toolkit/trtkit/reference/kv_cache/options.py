@@ -22,6 +22,8 @@ class CacheOptions:
                     the longest known prefix to the token, of running requests too
     window_tokens   most recent tokens that a token sees, itself included; None keeps all
     sink_tokens     first tokens that stay visible beside a window
+    heavy_tokens    tokens between sinks and window that stay because most attention went to them so far (H2O), chosen
+                    by each layer and KV head for itself; reuse must be "off": which stay depends on the whole text
     """
 
     dtype: KvDtype = "auto"
@@ -30,6 +32,7 @@ class CacheOptions:
     reuse: ReuseRule = "tokens"
     window_tokens: int | None = None
     sink_tokens: int = 0
+    heavy_tokens: int = 0
 
     def check(self) -> None:
         """Raise InputError KV-OPTIONS that names every value out of its range."""
@@ -48,4 +51,7 @@ class CacheOptions:
             and self.window_tokens < 1,
             f"sink_tokens must be at least 0, got {self.sink_tokens}": self.sink_tokens < 0,
             "sink_tokens needs window_tokens": self.sink_tokens > 0 and not has_window,
+            f"heavy_tokens must be at least 0, got {self.heavy_tokens}": self.heavy_tokens < 0,
+            "heavy_tokens needs window_tokens": self.heavy_tokens > 0 and not has_window,
+            'heavy_tokens needs reuse="off"': self.heavy_tokens > 0 and self.reuse != "off",
         }

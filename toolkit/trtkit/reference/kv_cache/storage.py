@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from trtkit.reference.kv_cache.block_tables import RowCopy, RowWork
+from trtkit.reference.kv_cache.block_tables import RowCopy, RowSettle, RowWork
 from trtkit.reference.kv_cache.formats import Format, Plane
+from trtkit.reference.kv_cache.heavy_hitters import HeavyHitters
 
 
 class KvStorage:
@@ -14,6 +15,7 @@ class KvStorage:
     L layers, C cache rows, H num_kv_heads, D head_dim.
         planes  [L, C, width] each; without a format one of 2 * H * D numbers
         like    any tensor of the dtype and device in which keys and values are read
+    hitters keeps the books of heavy hitters, where there are any.
     """
 
     def __init__(
@@ -24,6 +26,7 @@ class KvStorage:
         kv_shape: tuple[int, int],
         like: Tensor,
         codec: Format | None = None,
+        has_hitters: bool = False,
     ) -> None:
         num_kv_heads, head_dim = kv_shape
         planes = codec.planes if codec else (Plane(2 * num_kv_heads * head_dim, like.dtype),)
@@ -35,11 +38,13 @@ class KvStorage:
         # Made once: rows that are stored as they are can be read by one operation.
         self._views = [] if codec else [self._split(layer) for layer in self._layers[0]]
         self.like = like
+        self.hitters = HeavyHitters(num_layers, num_rows, num_kv_heads, like) if has_hitters else None
 
     @property
     def num_bytes(self) -> int:
-        """Memory of keys and values together."""
-        return sum(plane.numel() * plane.element_size() for plane in self._planes)
+        """Memory of keys and values together, and of what is noted about them."""
+        stored = sum(plane.numel() * plane.element_size() for plane in self._planes)
+        return stored + (self.hitters.num_bytes if self.hitters else 0)
 
     def write(self, layer: int, row_index: Tensor, key_values: Tensor) -> None:
         """Store new tokens.
@@ -74,11 +79,21 @@ class KvStorage:
         return split[:, 0].transpose(0, 1)[None], split[:, 1].transpose(0, 1)[None]
 
     def apply(self, work: Iterable[RowWork]) -> None:
-        """Copy and clear rows, in order, in every layer."""
+        """Copy and clear rows, in order, in every layer, and settle who is a heavy hitter."""
         for item in work:
+            if isinstance(item, RowSettle):
+                assert self.hitters is not None, "tables and storage were made for different caches"
+                self.hitters.settle(item.first_row, item.num_computed, self._move_heads)
+                continue
             for plane in self._planes:
                 if isinstance(item, RowCopy):
                     copied = plane[:, item.source : item.source + item.num_rows]
                     plane[:, item.target : item.target + item.num_rows] = copied
                 else:
                     plane[:, item.start : item.end] = 0
+
+    def _move_heads(self, layers: Tensor, heads: Tensor, sources: Tensor, targets: Tensor) -> None:
+        """Copy the codes of some heads from row to row; every plane has the parts of keys, then of values, by head."""
+        for plane in self._planes:
+            parts = plane.view(*plane.shape[:2], 2, self._kv_shape[0], -1)
+            parts[layers, targets, :, heads] = parts[layers, sources, :, heads]

@@ -7,6 +7,7 @@ from torch.nn import functional
 from trtkit.reference.batch import Batch
 from trtkit.reference.model.attention import Attention, TilePlan
 from trtkit.reference.model.config import ModelConfig
+from trtkit.reference.model.heavy_attention import HeavyAttention, HeavyPlan
 from trtkit.reference.model.linear import MIN_ROWS
 from trtkit.reference.model.norm import Norm
 from trtkit.reference.model.rotary import rotate, rotation_at, turned_by
@@ -19,7 +20,7 @@ class Decoder:
     N rows of a pass, E hidden_size, V vocab_size; Q and K query and key heads, D head_dim.
     """
 
-    def __init__(self, config: ModelConfig, weights: Weights, attention: Attention) -> None:
+    def __init__(self, config: ModelConfig, weights: Weights, attention: Attention | HeavyAttention) -> None:
         self.config = config
         self._weights = weights
         self._attention = attention
@@ -68,7 +69,9 @@ class Decoder:
         """Every norm of the residual stream passes here; who follows the stream overrides it."""
         return norm(hidden)
 
-    def _attend(self, index: int, qkv: Tensor, rotation: Tensor | None, cache_rows: Tensor, tiles: TilePlan) -> Tensor:
+    def _attend(
+        self, index: int, qkv: Tensor, rotation: Tensor | None, cache_rows: Tensor, tiles: TilePlan | HeavyPlan
+    ) -> Tensor:
         """Rotate, store, attend.
 
         qkv      [N, (Q + 2 K) * D]; its keys are normalised and rotated in place

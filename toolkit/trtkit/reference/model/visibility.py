@@ -30,21 +30,23 @@ def visibility(config: ModelConfig, cache: CacheOptions) -> Visibility:
         )
     windows = [rule.window for rule in rules if rule.window is not None]
     kept = max(windows) if len(windows) == len(rules) else None
-    return Visibility(rules, Retention(kept, cache.sink_tokens))
+    return Visibility(rules, Retention(kept, cache.sink_tokens, cache.heavy_tokens))
 
 
 def _check(config: ModelConfig, cache: CacheOptions) -> None:
     rules = config.attention_rules
+    is_apart = cache.sink_tokens > 0 or cache.heavy_tokens > 0
     problem = {
         "positions that are learned": not config.ropes,
         "rope scaling that grows with the text": any(rope.kind == "dynamic" for rope in config.ropes),
-        "windows of its own beside sinks": bool(cache.sink_tokens) and any(rule.window is not None for rule in rules),
-        "capped scores beside sinks": bool(cache.sink_tokens) and any(rule.soft_cap is not None for rule in rules),
+        "windows of its own beside sinks": is_apart and any(rule.window is not None for rule in rules),
+        "capped scores beside sinks": is_apart and any(rule.soft_cap is not None for rule in rules),
     }
     if any(problem.values()):
         raise InputError(
             f"a bounded cache cannot serve {config.architecture} with "
             + ", ".join(what for what, holds in problem.items() if holds),
-            "leave window_tokens and sink_tokens out; strategy rolling serves endless sessions with every model",
+            "leave window_tokens, sink_tokens and heavy_tokens out;"
+            " strategy rolling serves endless sessions with every model",
             code="KV-WINDOW",
         )

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from deployed_tiny import change_weights, deployed_tiny
 from trtkit.builds import Build
-from trtkit.evaluate.assertions import LatencyLimits, assert_parity, broken_limits
+from trtkit.evaluate.assertions import assert_parity
+from trtkit.evaluate.latency_limits import LatencyLimits, broken_limits
 from trtkit.evaluate.record_choice import PromptChoice
 
 CHOICE = PromptChoice(limit=6)

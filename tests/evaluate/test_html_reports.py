@@ -34,7 +34,7 @@ def parity() -> str:
     ]
     skipped = (SkippedPrompt("c", "key-c", "too <long>"),)
     context = ParityContext(
-        "build/<tiny>", "trtkit parity check 'a & b'", 3, header(), PROFILE, skipped, {"trtkit": "0"}
+        "build/<tiny>", "trtkit parity check 'a & b'", 3, header(), PROFILE, {}, skipped, {"trtkit": "0"}
     )
     return parity_html(parity_document(CheckResult(tuple(cases)), context))
 

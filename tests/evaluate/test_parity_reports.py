@@ -21,6 +21,7 @@ CONTEXT = ParityContext(
     max_new_tokens=2,
     header=header(),
     profile=PROFILE,
+    shares={"min_identical": 0.0, "max_near_tie": 1.0},
     skipped=(SkippedPrompt("c", "key-c", "c has 99 tokens | too many"),),
     versions={"trtkit": "0"},
 )

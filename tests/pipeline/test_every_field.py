@@ -109,6 +109,12 @@ ELSEWHERE = {
     "verification.prompts": "trtkit parity, trtkit bench",
     "verification.max_new_tokens": "trtkit parity, trtkit bench",
     "verification.baseline": "trtkit bench",
+    "verification.min_identical": "trtkit parity check",
+    "verification.max_near_tie": "trtkit parity check",
+    "verification.max_ttft_ms": "trtkit bench",
+    "verification.max_tpot_ms": "trtkit bench",
+    "verification.min_speedup": "trtkit bench",
+    "verification.min_acceptance_rate": "trtkit bench",
 }
 # Fields that the LLM API has no counterpart for: any value but the one that means "nothing" is refused.
 NOT_FOR_LLMAPI: dict[str, tuple[Any, Changes]] = {

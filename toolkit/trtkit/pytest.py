@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from trtkit.builds import Build, open_build
-from trtkit.evaluate.assertions import LatencyLimits, assert_latency, assert_parity, assert_sampling
+from trtkit.evaluate.assertions import assert_latency, assert_parity, assert_sampling
 from trtkit.evaluate.deployment import Target, open_address
+from trtkit.evaluate.latency_limits import LatencyLimits
 from trtkit.evaluate.record_choice import PromptChoice
 
 __all__ = ["LatencyLimits", "PromptChoice", "assert_latency", "assert_parity", "assert_sampling"]
@@ -46,5 +47,5 @@ def trtkit_server(trtkit_build: Build) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def trtkit_limits(request: pytest.FixtureRequest) -> LatencyLimits:
-    """The limits of the command line; those that were not given are free."""
+    """The limits of the command line; those that were not given are left to the build's YAML."""
     return LatencyLimits(**{name: request.config.getoption(f"--trtkit-{name.replace('_', '-')}") for name in _LIMITS})

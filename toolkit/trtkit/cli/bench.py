@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from trtkit.cli.finite_range import FiniteRange
 from trtkit.cli.output import Output, with_output
 from trtkit.evaluate.bench_run import DEFAULT_REQUESTS, BenchOptions, bench_deployment, refuse_regression
 from trtkit.evaluate.deployment import parse_target
+from trtkit.evaluate.latency_limits import LatencyLimits, refuse_slowness
 from trtkit.evaluate.record_choice import PromptChoice
 from trtkit.evaluate.reports.bench_document import run_name
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _POSITIVE = click.IntRange(min=1)
+_FIGURE = FiniteRange(min=0, min_open=True)
 
 
 @click.command()
@@ -46,6 +49,10 @@ _POSITIVE = click.IntRange(min=1)
 @click.option("--plot/--no-plot", default=True, show_default=True, help="Write bench.png.")
 @click.option("--baseline", type=_FILE, help="An earlier bench's ratios; exit code 1 when one is worse.")
 @click.option("--update-baseline", is_flag=True, help="Write this bench's ratios to the baseline instead.")
+@click.option("--max-ttft-ms", type=_FIGURE, help="Median of every run; exit code 1 above. Default: the build's.")
+@click.option("--max-tpot-ms", type=_FIGURE, help="Median of every run; exit code 1 above. Default: the build's.")
+@click.option("--min-speedup", type=_FIGURE, help="Of every draft length; exit code 1 below. Default: the build's.")
+@click.option("--min-acceptance-rate", type=FiniteRange(0, 1), help="Likewise.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="For the report; default BUILD/bench.")
 @with_output
 def command(output: Output, target: str, **options: Any) -> None:
@@ -55,12 +62,16 @@ def command(output: Output, target: str, **options: Any) -> None:
     use, which is 0 where speculation loses.
     """
     choice = PromptChoice(*(options.pop(key) for key in ("prompts", "limit", "max_new_tokens")))
+    limits = LatencyLimits(**{field.name: options.pop(field.name) for field in fields(LatencyLimits)})
     repeat = shlex.join(["trtkit", *sys.argv[1:]])
     document = bench_deployment(
-        parse_target(target), BenchOptions(choice, **options, command=repeat), on_progress=output.progress
+        parse_target(target),
+        BenchOptions(choice, limits=limits, **options, command=repeat),
+        on_progress=output.progress,
     )
     output.result(document, render(document))
     refuse_regression(document)
+    refuse_slowness(document)
 
 
 def render(document: Mapping[str, Any]) -> Group:

@@ -16,7 +16,8 @@ from trtkit.cli.finite_range import FiniteRange
 from trtkit.cli.output import Output, with_output
 from trtkit.evaluate.deployment import parse_target
 from trtkit.evaluate.libraries import require_oracle_libraries
-from trtkit.evaluate.parity_run import CheckOptions, check_parity, refuse_difference
+from trtkit.evaluate.parity_run import CheckOptions, check_parity
+from trtkit.evaluate.parity_shares import ParityShares, refuse_difference
 from trtkit.evaluate.record import ParityRecord
 from trtkit.evaluate.record_choice import PromptChoice, record_build
 from trtkit.evaluate.reports.junit import explain_case
@@ -78,7 +79,8 @@ def record(output: Output, build: Path, dtype: Dtype, device: str, batch_size: i
 @click.option("--dtype", type=click.Choice(get_args(Dtype)), default="bfloat16", help="Of a server given by URL.")
 @click.option("--in-process", is_flag=True, help="Execute BUILD's checkpoints here, without a server.")
 @click.option("--replay/--no-replay", default=True, help="Follow answers past a near-tie to their end (default).")
-@click.option("--min-identical", type=FiniteRange(0, 1), default=0.0, help="Share of prompts; exit code 1 below.")
+@click.option("--min-identical", type=FiniteRange(0, 1), help="Share of prompts; exit code 1 below. [build's, or 0]")
+@click.option("--max-near-tie", type=FiniteRange(0, 1), help="Share of prompts; exit code 1 above. [build's, or 1]")
 @click.option(
     "--tokenizer",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -86,7 +88,7 @@ def record(output: Output, build: Path, dtype: Dtype, device: str, batch_size: i
 )
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="For the reports; default BUILD/parity.")
 @with_output
-def check(output: Output, target: str, min_identical: float, **options: Any) -> None:
+def check(output: Output, target: str, **options: Any) -> None:
     """Compare the served deployment with the record, which is made first if it is missing.
 
     Each prompt is sent with speculation off and on: cold, repeated, and together with others; one prompt of each group
@@ -95,12 +97,15 @@ def check(output: Output, target: str, min_identical: float, **options: Any) -> 
     their own draft length; where they send no token ids, answers are compared as text.
     """
     choice = PromptChoice(*(options.pop(key) for key in ("prompts", "limit", "max_new_tokens")))
+    shares = ParityShares(*(options.pop(key) for key in ("min_identical", "max_near_tie")))
     repeat = shlex.join(["trtkit", *sys.argv[1:]])
     document = check_parity(
-        parse_target(target), CheckOptions(choice, **options, command=repeat), on_progress=output.progress
+        parse_target(target),
+        CheckOptions(choice, shares=shares, **options, command=repeat),
+        on_progress=output.progress,
     )
     output.result(document, render(document))
-    refuse_difference(document, min_identical)
+    refuse_difference(document)
 
 
 @command.command()

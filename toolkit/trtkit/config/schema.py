@@ -19,6 +19,8 @@ Quantization = Literal[
     "nvfp4",
 ]
 Port = Annotated[int, Field(ge=1, le=65535)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Section(BaseModel):
@@ -182,6 +184,18 @@ class Verification(Section):
     """Tokens generated per prompt."""
     baseline: str | None = None
     """A bench result to compare with."""
+    min_identical: Share = 0.0
+    """Share of prompts answered identically, at least. A different answer fails whatever the shares."""
+    max_near_tie: Share = 1.0
+    """Share of prompts whose answers part at a near-tie, at most."""
+    max_ttft_ms: Positive | None = None
+    """Median time to the first token in every run of a bench, at most."""
+    max_tpot_ms: Positive | None = None
+    """Median time per token after it in every run of a bench, at most."""
+    min_speedup: Positive | None = None
+    """Speed-up of every draft length in a bench, at least."""
+    min_acceptance_rate: Share | None = None
+    """Accepted / drafted tokens of every draft length in a bench, at least."""
 
 
 class BuildConfig(Section):

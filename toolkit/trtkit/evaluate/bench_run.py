@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from trtkit.evaluate.bench_plot import plot_bench
 from trtkit.evaluate.bench_prompts import bench_prompts, trace_prompts
 from trtkit.evaluate.deployment import Target, open_address, refuse_drafts_without_draft
 from trtkit.evaluate.endpoint import AsyncEndpoint, Endpoint
+from trtkit.evaluate.latency_limits import LatencyLimits, broken_limits
 from trtkit.evaluate.load import Timer, poisson_times
 from trtkit.evaluate.record_choice import PromptChoice
 from trtkit.evaluate.reports.bench_document import BenchContext, bench_document
@@ -38,8 +39,8 @@ class BenchOptions:
     """draft_lens: empty takes the build's. concurrencies: closed loops; rates: open loops with Poisson arrivals per
     second; trace: a file of requests with their own times; none of the three is one closed loop of one. num_requests:
     per load and round; prompts are repeated to reach it. baseline: a file to compare with, or to write when
-    update_baseline is set; None takes the build's, if it names one. out: empty takes BUILD/bench. command: how to
-    repeat this bench."""
+    update_baseline is set; None takes the build's, if it names one. limits: override the build's. out: empty takes
+    BUILD/bench. command: how to repeat this bench."""
 
     choice: PromptChoice
     draft_lens: tuple[int, ...] = ()
@@ -54,6 +55,7 @@ class BenchOptions:
     plot: bool = True
     baseline: Path | None = None
     update_baseline: bool = False
+    limits: LatencyLimits = field(default_factory=LatencyLimits)
     out: Path | None = None
     command: str = "trtkit bench"
 
@@ -76,6 +78,8 @@ def bench_deployment(
     with open_address(target, on_progress) as address:
         runs = asyncio.run(_run(target, address, plan, Timer(clock_ns), on_progress))
     document = bench_document(runs, plan, _context(target, options))
+    limits = options.limits.over(target.build)
+    document |= {"limits": asdict(limits), "broken_limits": list(broken_limits(document, limits))}
     if standing is not None:
         document["baseline"] = {"file": str(baseline_path), **compare(document, standing)}
     out = options.out or (target.build.folder / "bench" if target.build is not None else Path("bench"))

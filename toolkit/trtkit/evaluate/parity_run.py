@@ -4,23 +4,24 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trtkit import __version__
 from trtkit.artifacts import disk_error, write_text
 from trtkit.builds import Build
-from trtkit.errors import DifferenceError, InputError
+from trtkit.errors import InputError
 from trtkit.evaluate.check import STOP_SLACK, CheckResult, CheckRun, FindStop, plan_requests
 from trtkit.evaluate.deployment import Target, identified, open_endpoint, refuse_drafts_without_draft
 from trtkit.evaluate.endpoint import Endpoint
 from trtkit.evaluate.libraries import require_oracle_libraries
 from trtkit.evaluate.parity import Referee
+from trtkit.evaluate.parity_shares import ParityShares
 from trtkit.evaluate.record import ParityRecord
 from trtkit.evaluate.record_choice import Expectation, PromptChoice, expect_of_build, expect_of_file
 from trtkit.evaluate.reports.junit import parity_junit
-from trtkit.evaluate.reports.markdown import diagnosis_lines, parity_markdown, parity_summary
+from trtkit.evaluate.reports.markdown import parity_markdown
 from trtkit.evaluate.reports.parity_document import ParityContext, parity_document
 from trtkit.evaluate.reports.parity_html import parity_html
 from trtkit.evaluate.sources import unchanged_source
@@ -40,7 +41,8 @@ class CheckOptions:
     dtype: what a deployment computes in whose build is not at hand. in_process: execute the build's checkpoints here
     instead of asking a server. replay: follow answers past a near-tie, which takes the original checkpoint and is
     left out for a record made elsewhere. tokenizer: the folder that reads the text of a server without token ids; None
-    takes the build's, or the one beside the record. out: empty takes BUILD/parity. command: how to repeat it."""
+    takes the build's, or the one beside the record. shares: override the build's. out: empty takes BUILD/parity.
+    command: how to repeat it."""
 
     choice: PromptChoice
     record: Path | None = None
@@ -49,6 +51,7 @@ class CheckOptions:
     in_process: bool = False
     replay: bool = True
     tokenizer: Path | None = None
+    shares: ParityShares = field(default_factory=ParityShares)
     out: Path | None = None
     command: str = "trtkit parity check"
 
@@ -63,7 +66,7 @@ def check_parity(
     """Compare a deployment with the oracle, write the reports, and return the document of the JSON contract.
 
     Raises InputError when no usable record can be had, ServerError when the deployment fails; a difference is not an
-    error here (see refuse_difference).
+    error here (see parity_shares.py).
     """
     expected = _expectation(target, options, on_progress)
     target = identified(target)
@@ -96,31 +99,10 @@ def _context(target: Target, options: CheckOptions, expected: Expectation, refer
         max_new_tokens=expected.max_new_tokens,
         header=expected.record.header,
         profile=referee.profile,
+        shares=options.shares.of(target.build),
         skipped=[left_out for left_out in expected.record.skipped if left_out.prompt_key in expected.prompt_keys],
         versions={"trtkit": __version__, **(target.build.manifest["versions"] if target.build is not None else {})},
     )
-
-
-def refuse_difference(document: dict[str, Any], min_identical: float = 0.0) -> None:
-    """Raise DifferenceError when a check found answers that rounding does not explain, or too few identical ones.
-
-    min_identical is a share of the prompts.
-    """
-    if document["verdict"] == "different":
-        raise DifferenceError(
-            "\n".join([parity_summary(document), *diagnosis_lines(document)]),
-            "see the first difference of each prompt in the report; a fault in weights or tokenizer shows early and in "
-            "every prompt (trtkit parity checkpoint says where), one in caching or speculation only in requests that "
-            "are repeated or have a draft length",
-            code="PARITY",
-        )
-    share = document["identical"] / len(document["prompts"])
-    if share < min_identical:
-        raise DifferenceError(
-            f"{share:.0%} of the prompts are identical, at least {min_identical:.0%} are asked for",
-            "serve a finer dtype, or ask for less",
-            code="PARITY-SHARE",
-        )
 
 
 def write_parity_reports(document: dict[str, Any], out: Path) -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from trtkit.builds import Build
 from trtkit.errors import InputError
-from trtkit.evaluate.assertions import LatencyLimits, assert_latency, assert_parity, assert_sampling
+from trtkit.evaluate.assertions import assert_latency, assert_parity, assert_sampling
+from trtkit.evaluate.latency_limits import LatencyLimits
 from trtkit.evaluate.prompts import GROUPS
 from trtkit.evaluate.record_choice import PromptChoice
 
@@ -31,5 +32,5 @@ def test_samples_follow_the_distribution_of_the_target(trtkit_build: Build, trtk
 def test_latency_keeps_the_limits_of_the_command_line(
     trtkit_build: Build, trtkit_server: str, trtkit_limits: LatencyLimits
 ) -> None:
-    """Limits come from --trtkit-max-ttft-ms and its like; without any the bench only has to run."""
+    """Limits come from --trtkit-max-ttft-ms and its like, or the build's YAML; without any the bench has to run."""
     assert_latency(trtkit_build, trtkit_limits)

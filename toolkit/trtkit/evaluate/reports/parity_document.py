@@ -28,6 +28,7 @@ class ParityContext:
     max_new_tokens: int
     header: RecordHeader
     profile: NumericProfile
+    shares: Mapping[str, float]
     skipped: Sequence[SkippedPrompt]
     versions: Mapping[str, str]
 
@@ -43,6 +44,7 @@ def parity_document(result: CheckResult, context: ParityContext) -> dict[str, An
         "identical": result.count("identical"),
         "near_tie": result.count("near-tie"),
         "different": result.count("different"),
+        "shares": dict(context.shares),
         "num_requests": len(result.cases),
         "deployment": context.deployment,
         "command": context.command,

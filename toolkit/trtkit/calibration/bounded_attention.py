@@ -1,10 +1,7 @@
-"""Attention over a cache that keeps only some tokens: sinks, a window, and heavy hitters. Knows no cache and no layer.
-
-It computes what a deployment with such a cache would, for a whole text at once: every token sees the tokens that would
-still be there when it comes.
+"""The reference engine's attention inside a transformers layer, over the engine's own bounded caches. Decides nothing:
+what a token still sees, and at which position, is the engine's code, for a whole text at once.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,24 +9,61 @@ from torch import Tensor, nn
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 from transformers.modeling_utils import AttentionInterface
 
+from trtkit.checkpoints.model_spec import ModelSpec
+from trtkit.reference.assembly import Kept, make_attention
+from trtkit.reference.batch import Span
+from trtkit.reference.kv_cache.retention import Retention
+from trtkit.reference.kv_cache.storage import KvStorage
+from trtkit.reference.model.attention import Heads
+from trtkit.reference.model.attention_rule import AttentionRule
+from trtkit.reference.model.rotary import pairs_as_neighbours, turned_by
+
 IMPLEMENTATION = "trtkit_bounded"
-_BOUND = "trtkit_bound"
+_CACHE = "trtkit_bounded_cache"
+_BLOCK_SIZE = 64
 
 
-@dataclass(frozen=True)
-class Bound:
-    """What a layer keeps: the first sink_tokens, the window_tokens most recent ones, the token itself included, and
-    between them the heavy_tokens that most attention went to so far (H2O, Zhang et al. 2023), for each KV head its own.
-    """
+class BoundedCache:
+    """What a cache of one layer keeps. rotations [positions, 1, D / 2] complex64 are those of the keys that come."""
 
-    window_tokens: int
-    sink_tokens: int = 0
-    heavy_tokens: int = 0
+    def __init__(self, retention: Retention, rotations: Tensor) -> None:
+        self._retention = retention
+        self._rotations = rotations
 
-    @property
-    def budget_tokens(self) -> int:
-        """Most tokens that are kept."""
-        return self.sink_tokens + self.heavy_tokens + self.window_tokens
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        """One sample, on the CPU: query [1, H * G, T, D], key and value [1, H, T, D], rotated -> [1, T, H * G, D]."""
+        rows, turned = (_as_the_engine_has_them(part, self._rotations) for part in (query, key))
+        num_tokens, num_kv_heads, head_dim = turned.shape
+        blocks = range(-(-num_tokens // _BLOCK_SIZE))
+        storage = KvStorage(
+            num_layers=1,
+            num_rows=len(blocks) * _BLOCK_SIZE,
+            kv_shape=(num_kv_heads, head_dim),
+            like=turned,
+            has_hitters=self._retention.heavy_tokens > 0,
+        )
+        values = value[0].transpose(0, 1).cpu()
+        storage.write(0, torch.arange(num_tokens), torch.cat([turned, values], 1).flatten(1))
+        attention = make_attention(
+            Heads(num_kv_heads, rows.shape[1] // num_kv_heads, head_dim),
+            [AttentionRule(scale, window=self._retention.window_tokens)],
+            storage,
+            self._rotations,
+            Kept(self._retention, _BLOCK_SIZE, max_keys=num_tokens),
+        )
+        last = attention.last_position
+        turn = None if last is None else turned_by(self._rotations, last - torch.arange(num_tokens))
+        out = rows.new_zeros(num_tokens, rows.shape[1] * head_dim)
+        plan = attention.plan([Span(0, 0, num_tokens, blocks)], out, turn)
+        return plan.run(0, rows).view(1, num_tokens, -1, head_dim)
+
+
+def takes_bounded_caches(spec: ModelSpec) -> bool:
+    """The engine serves this model with sinks and a window: it refuses the others (KV-WINDOW)."""
+    has_windows = spec.sliding_window is not None and any(spec.layer_is_sliding)
+    is_dynamic = spec.rope_scaling is not None and spec.rope_scaling["rope_type"] == "dynamic"
+    has_caps = spec.extra.get("attn_logit_softcapping") is not None
+    return spec.family != "gpt2" and not (has_windows or is_dynamic or has_caps)
 
 
 def register() -> None:
@@ -38,65 +72,23 @@ def register() -> None:
     AttentionMaskInterface.register(IMPLEMENTATION, eager_mask)
 
 
-def set_bound(layer: nn.Module, bound: Bound | None) -> None:
-    """Say what the attention of `layer` keeps from now on; None is everything."""
+def set_cache(layer: nn.Module, cache: BoundedCache) -> None:
+    """Say what the attention of `layer` keeps from now on."""
     for module in layer.modules():
-        setattr(module, _BOUND, bound)
-
-
-def probabilities(logits: Tensor, bound: Bound | None) -> Tensor:
-    """H KV heads, G query heads of each, T tokens: logits [H, G, T, T], -inf where a token may not look."""
-    if bound is None:
-        return logits.softmax(-1)
-    if not bound.heavy_tokens:
-        return logits.masked_fill(~_window(logits.shape[-1], bound, logits.device), float("-inf")).softmax(-1)
-    return _with_heavy_hitters(logits, bound)
-
-
-def _window(num_tokens: int, bound: Bound, device: torch.device) -> Tensor:
-    """[T, T]: whether the row's token still finds the column's token in sinks or window."""
-    position = torch.arange(num_tokens, device=device)
-    return (position < bound.sink_tokens) | (position > position[:, None] - bound.window_tokens)
-
-
-def _with_heavy_hitters(logits: Tensor, bound: Bound) -> Tensor:
-    """Token by token: attend to what is there, add up what each got, and let the least wanted of the old ones go."""
-    num_heads, _, num_tokens, _ = logits.shape
-    kept = _window(num_tokens, bound, logits.device)
-    got = logits.new_zeros(num_heads, num_tokens)
-    is_heavy = torch.zeros(num_heads, num_tokens, dtype=torch.bool, device=logits.device)
-    rows = []
-    for token in range(num_tokens):
-        visible = is_heavy | kept[token]
-        rows.append(logits[:, :, token].masked_fill(~visible[:, None], float("-inf")).softmax(-1))
-        got += rows[-1].sum(1)
-        leaving = token + 1 - bound.window_tokens
-        if leaving >= bound.sink_tokens:
-            is_heavy[:, leaving] = True
-            if leaving - bound.sink_tokens >= bound.heavy_tokens:
-                least = got.masked_fill(~is_heavy, float("inf")).argmin(-1, keepdim=True)
-                is_heavy.scatter_(1, least, False)
-    return torch.stack(rows, dim=2)
+        setattr(module, _CACHE, cache)
 
 
 def _attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    **options: Any,
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """One sample: query [1, H * G, T, D], key and value [1, H, T, D] -> [1, T, H * G, D], as transformers wants it."""
-    num_heads, num_tokens, head_dim = key.shape[1:]
-    scaling = options.get("scaling") or head_dim**-0.5
-    grouped = query[0].view(num_heads, -1, num_tokens, head_dim)
-    logits = (grouped @ key[0][:, None].transpose(2, 3)).float() * scaling
-    softcap = options.get("softcap")
-    if softcap is not None:
-        logits = torch.tanh(logits / softcap) * softcap
-    if attention_mask is not None:
-        logits = logits + attention_mask[0, :1, :num_tokens, :num_tokens].float()
-    weights = probabilities(logits, getattr(module, _BOUND, None)).to(value.dtype)
-    out = weights @ value[0][:, None]
-    return out.flatten(0, 1).transpose(0, 1)[None].contiguous(), None
+    """What transformers calls; the mask of a whole text is causal, as the engine's."""
+    cache: BoundedCache = getattr(module, _CACHE)
+    scale = options.get("scaling") or query.shape[-1] ** -0.5
+    return cache.attend(query, key, value, scale).to(query.device), None
+
+
+def _as_the_engine_has_them(heads: Tensor, rotations: Tensor) -> Tensor:
+    """[1, H, T, D] of transformers -> [T, H, D]: the two parts of a rotated pair are neighbours."""
+    rows = heads[0].transpose(0, 1).cpu()
+    rotated_dim = 2 * int((rotations.angle() != 0).any(0).sum())
+    return pairs_as_neighbours(rows.reshape(-1), rows.shape[2], rotated_dim).view(rows.shape)

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trtkit.calibration.bounded_attention import Bound
 from trtkit.calibration.errors import quantized
 from trtkit.calibration.number_formats import LARGEST, Format
 from trtkit.calibration.records import KEYS, VALUES, LayerRecord, TensorRecord
@@ -20,6 +19,7 @@ from trtkit.calibration.scales import group_scales, scale_of
 from trtkit.checkpoints.model_spec import ModelSpec
 from trtkit.reference.kv_cache.formats import Format as EngineFormat
 from trtkit.reference.kv_cache.formats import Fp8, Int4, Int8, Scale
+from trtkit.reference.kv_cache.retention import KEEP_ALL, Retention
 
 Change = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
 """(layer, keys, values), each [1, H, T, D] -> what comes back from the cache."""
@@ -37,7 +37,7 @@ class CacheVariant:
     name: str
     bytes_per_token: int
     change: Change | None
-    bound: Bound | None = None
+    retention: Retention = KEEP_ALL
 
 
 def cache_variants(spec: ModelSpec, records: Iterable[LayerRecord], dtype: torch.dtype) -> tuple[CacheVariant, ...]:
@@ -70,19 +70,19 @@ def cache_variants(spec: ModelSpec, records: Iterable[LayerRecord], dtype: torch
 def bounded_variants(variants: Sequence[CacheVariant], longest: int) -> tuple[CacheVariant, ...]:
     """Half and a quarter of the longest text kept, by a window and by heavy hitters beside a window, after four sinks.
 
-    The unquantised cache gets all of these, the calibrated FP8 cache the windows.
+    Both are the engine's own. The unquantised cache gets all of these, the calibrated FP8 cache the windows.
     """
     found = []
     for base in (variant for variant in variants if variant.name in ("unquantized", "fp8")):
         for budget in (longest // 2, longest // 4):
             rest = max(2, budget - SINK_TOKENS)
-            bounds = {f"window-{budget}": Bound(rest, SINK_TOKENS)}
+            kept = {f"window-{budget}": Retention(rest, SINK_TOKENS)}
             if base.change is None:
-                bounds[f"heavy-{budget}"] = Bound(rest - rest // 2, SINK_TOKENS, rest // 2)
+                kept[f"heavy-{budget}"] = Retention(rest - rest // 2, SINK_TOKENS, rest // 2)
             prefix = "" if base.change is None else f"{base.name}-"
-            for name, bound in bounds.items():
-                size = base.bytes_per_token * min(bound.budget_tokens, longest) // longest
-                found.append(CacheVariant(f"{prefix}{name}", size, base.change, bound))
+            for name, retention in kept.items():
+                size = base.bytes_per_token * min(SINK_TOKENS + rest, longest) // longest
+                found.append(CacheVariant(f"{prefix}{name}", size, base.change, retention))
     return tuple(found)
 
 

@@ -11,7 +11,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from trtkit.calibration.bounded_attention import IMPLEMENTATION, register, set_bound
+from trtkit.calibration.bounded_attention import (
+    IMPLEMENTATION,
+    BoundedCache,
+    register,
+    set_cache,
+    takes_bounded_caches,
+)
 from trtkit.calibration.cache_variants import CacheVariant, ChangedCache
 from trtkit.calibration.collect import PassOptions
 from trtkit.calibration.layer_source import LayerSource
@@ -20,6 +26,7 @@ from trtkit.calibration.samples import Sample
 from trtkit.calibration.skeleton import Skeleton
 from trtkit.checkpoints.model_spec import read_model_spec
 from trtkit.progress import OnProgress, Progress, silent
+from trtkit.reference.kv_cache.retention import KEEP_ALL
 
 
 def measure_prices(
@@ -30,20 +37,24 @@ def measure_prices(
     on_progress: OnProgress = silent,
 ) -> tuple[Price, ...]:
     """Run every variant over the samples; the first must be the unquantised one, which the others are held against."""
-    assert variants[0].change is None and variants[0].bound is None, "the first variant is the reference"
+    assert variants[0].change is None and variants[0].retention == KEEP_ALL, "the first variant is the reference"
     spec = read_model_spec(checkpoint)
     dtype: torch.dtype = getattr(torch, options.dtype)
     ids = [torch.tensor(sample.token_ids) for sample in samples]
     with LayerSource(checkpoint, spec, dtype) as source:
         register()
-        skeleton = Skeleton(checkpoint, source, dtype, options.device, attention=IMPLEMENTATION)
+        is_bounded = takes_bounded_caches(spec)
+        attention = IMPLEMENTATION if is_bounded else None
+        skeleton = Skeleton(checkpoint, source, dtype, options.device, attention=attention)
+        rotations = skeleton.rotations(max(map(len, ids))) if is_bounded else None
         first = skeleton.embed(ids)
         states = [list(first) for _ in variants]
         for number in range(spec.num_layers):
             filled = skeleton.filled(number, source.layer(number))
             for variant, own in zip(variants, states, strict=True):
                 cache = ChangedCache(number, variant.change)
-                set_bound(filled.layer, variant.bound)
+                if rotations is not None:
+                    set_cache(filled.layer, BoundedCache(variant.retention, rotations))
                 own[:] = [filled.step(state.to(options.device), cache).cpu() for state in own]
             filled.release()
             on_progress(Progress("price", number + 1, spec.num_layers, "layers"))

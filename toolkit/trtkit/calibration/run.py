@@ -8,6 +8,7 @@ import torch
 
 from trtkit import __version__
 from trtkit.artifacts import is_complete, key_of, stage_output
+from trtkit.calibration.bounded_attention import takes_bounded_caches
 from trtkit.calibration.cache_variants import bounded_variants, cache_variants
 from trtkit.calibration.calibration_file import (
     FILE_NAME,
@@ -115,7 +116,8 @@ def _prices(
     """What each KV precision, window and heavy-hitter setting costs, with limits chosen by amax."""
     spec = read_model_spec(checkpoint)
     variants = cache_variants(spec, read_records(folder), getattr(torch, options.dtype))
-    variants += bounded_variants(variants, longest=max(len(sample.token_ids) for sample in held_out))
+    if takes_bounded_caches(spec):
+        variants += bounded_variants(variants, longest=max(len(sample.token_ids) for sample in held_out))
     return measure_prices(checkpoint, held_out, variants, PassOptions(options.dtype, options.device), on_progress)
 
 

@@ -174,6 +174,18 @@ class Skeleton:
         self._head = self._source.outside("lm_head.weight" if own else embedding).to(self._device)
 
     @torch.inference_mode()
+    def rotations(self, num_positions: int) -> Tensor:
+        """cos + i sin of every pair, as the keys are rotated, 1 for what does not turn: [T, 1, D / 2], on the CPU."""
+        config, device = self._base.config, self._device
+        positions = torch.arange(num_positions, device=device)[None]
+        cos, sin = self._base.rotary_emb(torch.zeros(1, dtype=torch.float32, device=device), positions)
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        table = torch.ones(num_positions, 1, head_dim // 2, dtype=torch.complex64)
+        pairs = cos.shape[-1] // 2
+        table[:, 0, :pairs] = torch.complex(cos[0, :, :pairs].float().cpu(), sin[0, :, :pairs].float().cpu())
+        return table
+
+    @torch.inference_mode()
     def logits(self, state: Tensor) -> Tensor:
         """The state after the last layer, [1, T, hidden] -> logits [T, vocabulary] in float32."""
         assert self._head is not None, "call load_head"

@@ -14,6 +14,7 @@ from trtkit.reference.kv_cache.options import CacheOptions
 from trtkit.reference.kv_cache.retention import Retention
 from trtkit.reference.kv_cache.storage import KvStorage
 from trtkit.reference.model.attention import Attention, Heads
+from trtkit.reference.model.attention_rule import AttentionRule
 from trtkit.reference.model.config import ModelConfig
 from trtkit.reference.model.decoder import Decoder
 from trtkit.reference.model.heavy_attention import HeavyAttention
@@ -32,6 +33,14 @@ class Sizes:
     max_batch_size: int
     max_seq_len: int
     max_num_tokens: int
+
+
+class Kept(NamedTuple):
+    """What attention finds in the cache; max_keys bounds what a row without a window sees."""
+
+    retention: Retention
+    block_size: int
+    max_keys: int
 
 
 class Assembly(NamedTuple):
@@ -58,26 +67,28 @@ def assemble(
         has_hitters=cache.heavy_tokens > 0,
     )
     heads = Heads(config.num_kv_heads, config.num_q_heads // config.num_kv_heads, config.head_dim)
-    attention: Attention | HeavyAttention
-    if cache.heavy_tokens:
-        attention = HeavyAttention(
-            heads,
-            [rule.scale for rule in rules],
-            storage,
-            weights.rotations[0],
-            retention=retention,
-            block_size=tables.block_size,
-        )
-    else:
-        attention = Attention(
-            heads,
-            rules,
-            storage,
-            max_keys=sizes.max_seq_len,
-            block_size=tables.block_size,
-            sink_tokens=cache.sink_tokens,
-        )
+    attention = make_attention(
+        heads,
+        rules,
+        storage,
+        weights.rotations[0] if weights.rotations else None,
+        Kept(retention, tables.block_size, max_keys=sizes.max_seq_len),
+    )
     return Assembly(decoder_type(config, weights, attention), storage, tables)
+
+
+def make_attention(
+    heads: Heads, rules: Sequence[AttentionRule], storage: KvStorage, rotations: Tensor | None, kept: Kept
+) -> Attention | HeavyAttention:
+    """The attention that what is kept asks for. Heavy hitters are turned by `rotations` [T, 1, D / 2]."""
+    retention, block_size = kept.retention, kept.block_size
+    if retention.heavy_tokens:
+        assert rotations is not None, "heavy hitters have rotary positions"
+        scales = [rule.scale for rule in rules]
+        return HeavyAttention(heads, scales, storage, rotations, retention=retention, block_size=block_size)
+    return Attention(
+        heads, rules, storage, max_keys=kept.max_keys, block_size=block_size, sink_tokens=retention.sink_tokens
+    )
 
 
 def _make_tables(options: CacheOptions, retention: Retention, sizes: Sizes) -> BlockTables:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from trtkit.serving.draft_target import LlmCall
+from trtkit.serving.llm_call import LlmCall
 from trtkit.serving.run_scores import LlmReply
 
 END = 99

@@ -3,51 +3,17 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
-
-import numpy as np
+from typing import Any, Literal
 
 from trtkit.acceptance import Acceptance
 from trtkit.draft_length import DraftLength
-from trtkit.errors import ServerError
 from trtkit.serving.context import Context, RollingWindow
-from trtkit.serving.run_scores import LlmReply, RunScores, Score
+from trtkit.serving.llm_call import Llm, LlmCall
+from trtkit.serving.proposal import Proposal, before_end
+from trtkit.serving.run_scores import RunScores, Score
 from trtkit.serving.tensor import Array
 
 FinishReason = Literal["length", "end_id", "stop_words", "cancelled"]
-
-
-@dataclass(frozen=True)
-class LlmCall:
-    """One request to a `tensorrt_llm` model.
-
-    sampling has the model's own input names; it goes to draft and target alike, so that the draft guesses under the
-    same rules. draft_ids empty means that none are sent: the runtime rejects an empty draft. draft_logits, [drafts, V],
-    are what they were drawn from. returns: what is asked for besides tokens.
-    """
-
-    request_id: str
-    prompt_ids: tuple[int, ...]
-    max_new_tokens: int
-    draft_ids: tuple[int, ...] = ()
-    min_new_tokens: int = 0
-    streaming: bool = False
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    num_evicted_tokens: int = 0
-    draft_logits: Array | None = None
-    returns: frozenset[Score] = frozenset()
-
-
-class Llm(Protocol):
-    """A model that continues a prompt."""
-
-    def generate(self, call: LlmCall) -> Iterator[LlmReply]:
-        """Response by response. The caller reads to the end, also after `stop`."""
-        ...
-
-    def stop(self, request_id: str) -> None:
-        """Ask for an early end of the call with this id."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -74,7 +40,8 @@ class DraftTargetRun:
 
     `steps` yields the new tokens of each step as soon as the target has confirmed them. Between steps the caller may
     `stop` the run. What was drafted in vain never leaves this class: the next prompt holds confirmed tokens only,
-    which is the roll-back; the models find the rest of their caches again by prefix.
+    which is the roll-back; the models find the rest of their caches again by prefix. The next draft is asked for before
+    a step's tokens are handed out, so that the draft model works while they are shown.
     """
 
     def __init__(
@@ -91,6 +58,7 @@ class DraftTargetRun:
         self._draft_length = draft_length
         self._clock_ns = clock_ns
         self._num_calls = 0
+        self._proposal: Proposal | None = None
         self._context = Context(generation.prompt_ids, generation.rolling)
         self.token_ids: list[int] = []
         self.scores = RunScores()
@@ -113,60 +81,46 @@ class DraftTargetRun:
         """New tokens of each step; never empty. finish_reason is set when the iterator ends."""
         if self._remaining() <= 0:
             self.stop("length")
+        self._propose()
         while self.finish_reason is None:
-            max_draft_len = min(self._draft_length.next(), self._remaining() - 1) if self._draft is not None else 0
-            yield from self._speculate(max_draft_len) if max_draft_len > 0 else self._decode()
+            yield from self._decode() if self._proposal is None else self._speculate(self._proposal)
+        if self._proposal is not None:
+            self._proposal.discard()
 
-    def _speculate(self, max_draft_len: int) -> Iterator[tuple[int, ...]]:
-        """One draft and its verification."""
-        started_ns = self._clock_ns()
-        draft_ids, draft_logits = self._propose(max_draft_len)
-        drafted_ns = self._clock_ns()
-        self.draft_time_ns += drafted_ns - started_ns
-        if self.finish_reason is not None:
+    def _propose(self) -> None:
+        """Ask for the next draft, where one is wanted."""
+        self._proposal = None
+        if self.finish_reason is not None or self._draft is None:
             return
+        max_draft_len = min(self._draft_length.next(), self._remaining() - 1)
+        if max_draft_len <= 0:
+            return
+        started_ns = self._clock_ns()
+        # Room for the verification too: draft and target must be shown the same tokens.
+        self._context.make_room(max_draft_len + 1)
+        by_logits, end_ids = self.generation.by_logits, self.generation.end_ids
+        call = self._call(max_draft_len, returns=frozenset({"generation_logits"} if by_logits else ()))
+        self._proposal = Proposal(self._draft, call, end_ids, by_logits=by_logits, started_ns=started_ns)
+
+    def _speculate(self, proposal: Proposal) -> Iterator[tuple[int, ...]]:
+        """Verify one draft."""
+        draft_ids, draft_logits = proposal.read()
+        drafted_ns = self._clock_ns()
+        self.draft_time_ns += drafted_ns - proposal.started_ns
         returned = self._verify(draft_ids, draft_logits)
         verified_ns = self._clock_ns()
         self.target_time_ns += verified_ns - drafted_ns
         outcome = _outcome(draft_ids, returned)
         if outcome is not None:
             self.outcomes.append(outcome)
-            self._draft_length.observe_draft(outcome, drafted_ns - started_ns, verified_ns - drafted_ns)
+            self._draft_length.observe_draft(outcome, drafted_ns - proposal.started_ns, verified_ns - drafted_ns)
         kept = self._keep(returned)
         if len(returned) <= len(draft_ids) and returned == draft_ids[: len(returned)]:
             # Every returned token is the draft's: the target's own one is missing because it was an end id.
             self.stop("end_id")
+        self._propose()
         if kept:
             yield kept
-
-    def _propose(self, max_draft_len: int) -> tuple[tuple[int, ...], Array | None]:
-        """The draft's continuation, and what it was drawn from where that is compared; may be empty.
-
-        By tokens, an end id need not be drafted: the target chooses it or not. By logits it is a draft like any other,
-        or answers would end too late. Models do not show it: a draft that returns fewer tokens than asked has ended.
-        Where the models hand logits over between themselves, what stands for them is passed on as it is.
-        """
-        assert self._draft is not None
-        # Room for the verification too: draft and target must be shown the same tokens.
-        self._context.make_room(max_draft_len + 1)
-        by_logits = self.generation.by_logits
-        call = self._call(max_draft_len, returns=frozenset({"generation_logits"} if by_logits else ()))
-        replies = list(self._draft.generate(call))
-        proposed = tuple(token for reply in replies for token in reply.token_ids)
-        if not by_logits:
-            return self._before_end(proposed[:max_draft_len]), None
-        rows = [reply.generation_logits for reply in replies if reply.generation_logits is not None]
-        if not rows:
-            raise ServerError(
-                "the draft model returned no logits to accept by",
-                "build with speculation.acceptance: logits, or leave use_draft_logits out",
-                code="DRAFT-LOGITS",
-            )
-        logits = np.concatenate(rows)
-        if len(proposed) < max_draft_len:
-            proposed = (*proposed, *self.generation.end_ids[:1])
-        draft_ids = proposed[: min(len(self._before_end(proposed)) + 1, max_draft_len)]
-        return draft_ids, logits[: len(draft_ids)]
 
     def _verify(self, draft_ids: tuple[int, ...], draft_logits: Array | None) -> tuple[int, ...]:
         """What the target makes of the draft: accepted tokens, then one of its own."""
@@ -198,6 +152,7 @@ class DraftTargetRun:
         self._draft_length.observe_plain(num_tokens, elapsed_ns)
         if num_tokens < wanted:
             self.stop("end_id")
+        self._propose()
 
     def _call(self, max_new_tokens: int, **changes: Any) -> LlmCall:
         self._num_calls += 1
@@ -219,7 +174,7 @@ class DraftTargetRun:
 
     def _keep(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """Append confirmed tokens up to an end id or the budget, and note why the answer is over."""
-        kept = self._before_end(tuple(tokens))[: self._remaining()]
+        kept = before_end(tuple(tokens), self.generation.end_ids)[: self._remaining()]
         self.token_ids.extend(kept)
         self.scores.trim(len(self.token_ids))
         self._context.append(kept)
@@ -228,10 +183,6 @@ class DraftTargetRun:
         elif self._remaining() == 0:
             self.stop("length")
         return kept
-
-    def _before_end(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        ends = (position for position, token in enumerate(tokens) if token in self.generation.end_ids)
-        return tokens[: next(ends, len(tokens))]
 
     def _remaining(self) -> int:
         return self.generation.max_new_tokens - len(self.token_ids)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from trtkit.serving.conversation import Conversation
-from trtkit.serving.draft_target import LlmCall
 from trtkit.serving.kserve import array_of, request_message
+from trtkit.serving.llm_call import LlmCall
 from trtkit.serving.run_scores import LlmReply
 from trtkit.serving.tensor import Array, ModelContract, Outputs
 
@@ -39,7 +39,7 @@ class InnerLlm:
         self.cache_figures: dict[str, Array] = {}
 
     def generate(self, call: LlmCall) -> Iterator[LlmReply]:
-        """Response by response. Raises the model's own error."""
+        """Send the call; read its responses from the iterator, which raises the model's own error."""
         values: dict[str, Any] = {
             "input_ids": np.array(call.prompt_ids, dtype=np.int32),
             "input_lengths": len(call.prompt_ids),
@@ -54,13 +54,17 @@ class InnerLlm:
             **call.sampling,
             **self._seed(call),
         }
-        for outputs in self._conversation.ask(request_message(self._contract, values, request_id=call.request_id)):
-            self._note_cache(outputs)
-            yield _reply(outputs)
+        responses = self._conversation.ask(request_message(self._contract, values, request_id=call.request_id))
+        return self._replies(responses)
 
     def stop(self, request_id: str) -> None:
         """Cancel the call under way; its iterator ends, and the answer's conversation with it."""
         self._conversation.cancel()
+
+    def _replies(self, responses: Iterator[Outputs]) -> Iterator[LlmReply]:
+        for outputs in responses:
+            self._note_cache(outputs)
+            yield _reply(outputs)
 
     def _seed(self, call: LlmCall) -> dict[str, int]:
         """After an eviction positions repeat, and with them the random numbers of a seed: give each stretch its own."""

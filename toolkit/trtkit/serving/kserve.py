@@ -65,6 +65,14 @@ class Connection:
             raise typed(error, self.address, deadline_s=timeout_s) from None
         return bool(response.ready)
 
+    def sends_pieces(self, model: str, timeout_s: float) -> bool:
+        """Whether `model` may answer with several responses. Raises ServerError when nobody says so."""
+        try:
+            answer = self._stub.ModelConfig(service_pb2.ModelConfigRequest(name=model), timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise typed(error, self.address, deadline_s=timeout_s) from None
+        return bool(answer.config.model_transaction_policy.decoupled)
+
     def open_stream(self) -> "RequestStream":
         """A stream that carries one request after another."""
         requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -96,17 +104,20 @@ class RequestStream:
         self._call.cancel()
 
     def ask(self, message: Any) -> Iterator[Outputs]:
-        """The responses to one request; read them to the end before the next `ask`.
+        """Send one request at once; read its responses to the end before the next `ask`.
 
-        Raises the model's error. After `cancel` the iterator ends without one.
+        The iterator raises the model's error. After `cancel` it ends without one.
         """
         message.parameters["triton_enable_empty_final_response"].bool_param = True
         self.is_settled = False
         self._requests.put(message)
+        return self._responses(message.model_name)
+
+    def _responses(self, model: str) -> Iterator[Outputs]:
         try:
             for response in self._call:
                 if response.error_message:
-                    raise error_from_text(response.error_message, source=message.model_name)
+                    raise error_from_text(response.error_message, source=model)
                 if response.infer_response.outputs:
                     yield outputs_of(response.infer_response)
                 if response.infer_response.parameters["triton_final_response"].bool_param:
@@ -116,7 +127,7 @@ class RequestStream:
             if not self._is_cancelled:
                 raise typed(error, self._address, deadline_s=None) from None
             return
-        raise ServerError(f"{message.model_name}: the stream ended early", "see the server's log", code="SERVER")
+        raise ServerError(f"{model}: the stream ended early", "see the server's log", code="SERVER")
 
     def cancel(self) -> None:
         """Stop the request under way and end the stream; from any thread."""

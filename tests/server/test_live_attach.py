@@ -45,7 +45,7 @@ def test_attaching_announces_follows_and_leaves_the_server_running(
     with serving(str(build), "--attach", *port_options(server), "--follow", "0.2") as process:
         assert process.stdout is not None and process.stderr is not None
         lines = [process.stdout.readline()]
-        while lines[-1].rstrip() != "}":
+        while lines[-1] and lines[-1].rstrip() != "}":
             lines.append(process.stdout.readline())
         document = json.loads("".join(lines))
         assert document["grpc"] == f"grpc://{server.endpoints.grpc}" and document["pid"] is None
@@ -63,6 +63,26 @@ def test_a_server_without_the_builds_models_is_named(build: Path, server: Triton
     (other / "model_repository" / "ensemble").rename(other / "model_repository" / "my_ensemble")
     with pytest.raises(ServerError, match=r"(?s)MODEL-NOT-READY: .*has not loaded my_ensemble"):
         AttachedServer(other, server.endpoints, timeout_s=0.1).check_ready()
+
+
+def test_a_server_of_another_build_is_refused_with_the_first_difference(
+    build: Path, server: TritonServer, tmp_path: Path
+) -> None:
+    AttachedServer(build, server.endpoints, timeout_s=1).check_ready()
+    other = copy_build(build, tmp_path / "other")
+    config = other / "model_repository" / "tensorrt_llm_bls" / "config.pbtxt"
+    before, key, after = config.read_text().partition('key: "max_draft_len"')
+    config.write_text(before + key + after.replace('string_value: "4"', 'string_value: "3"', 1))
+    with pytest.raises(ServerError, match=r"SERVER-BUILD: .* tensorrt_llm_bls: parameter max_draft_len is '4' there"):
+        AttachedServer(other, server.endpoints, timeout_s=1).check_ready()
+
+
+@pytest.mark.parametrize("url", ["grpc://127.0.0.1:8001", "http://127.0.0.1:8000"])
+def test_serving_an_address_says_what_to_do_with_it(url: str) -> None:
+    result = CliRunner().invoke(cli, ["serve", url])
+    assert result.exit_code == 2
+    assert f"SERVE-URL: {url} is a server that runs already" in result.stderr
+    assert f"trtkit generate {url} PROMPT" in result.stderr
 
 
 def test_nobody_there_is_an_error_and_so_is_a_server_that_goes(build: Path, tmp_path: Path) -> None:

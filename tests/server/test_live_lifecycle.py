@@ -200,6 +200,22 @@ def test_the_command_stops_cleanly_when_interrupted(own_build: Path, signal_: si
     assert regions(running.shm_prefix) == []
 
 
+def test_a_command_that_is_killed_takes_its_server_with_it(own_build: Path) -> None:
+    command = [sys.executable, "-P", "-m", "trtkit", "serve", str(own_build), "--threads", "1"]
+    ports = [option for name in ("http", "grpc", "metrics") for option in (f"--{name}-port", "0")]
+    with subprocess.Popen([*command, *ports], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("ready: ")
+        running = find_running(ServerFolders(own_build).state)
+        assert running is not None
+        process.kill()
+        process.communicate(timeout=30)
+    assert wait_for(lambda: start_time_of(running.pid) is None, 5)
+    assert wait_for(lambda: stubs_of(running.shm_prefix) == [], 10)
+    assert wait_for(lambda: regions(running.shm_prefix) == [], 5)
+    assert find_running(ServerFolders(own_build).state) is None
+
+
 def test_an_interrupt_is_the_normal_end_as_soon_as_the_announcement_can_be_read(server: TritonServer) -> None:
     announced: list[str] = []
 

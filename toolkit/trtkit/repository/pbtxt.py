@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import text_format
+from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2
 
 from trtkit.errors import InputError
@@ -83,6 +83,11 @@ def read_config(path: Path) -> Any:
             where=str(path),
         ) from None
     return parse_pbtxt(text, where=str(path))
+
+
+def config_of(document: dict[str, Any]) -> Any:
+    """The ModelConfig of the JSON that a server shows; fields of a newer server that we do not know are left out."""
+    return json_format.ParseDict(document, model_config_pb2.ModelConfig(), ignore_unknown_fields=True)
 
 
 def _message(config: ModelConfig) -> Any:

@@ -8,11 +8,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Answer:
-    """HTTP status, 0 when nobody answered in time, and Triton's `error` text or the reason."""
+    """HTTP status, 0 when nobody answered in time, and Triton's `error` text or the reason.
+
+    document is the JSON object that came, None where the answer was none.
+    """
 
     status: int
     error: str
     timed_out: bool = False
+    document: dict[str, Any] | None = None
 
 
 class AdminClient:
@@ -30,6 +34,11 @@ class AdminClient:
         """Whether Triton counts `model` as loaded. A model whose process died still counts."""
         return self._ask("GET", f"/v2/models/{model}/ready", timeout_s).status == 200
 
+    def config(self, model: str, timeout_s: float = 10.0) -> dict[str, Any] | None:
+        """The config that a loaded model runs with, as JSON; None when the server does not say."""
+        answer = self._ask("GET", f"/v2/models/{model}/config", timeout_s)
+        return answer.document if answer.status == 200 else None
+
     def load(self, model: str, timeout_s: float, config_json: str | None = None) -> Answer:
         """Load or reload one model, with its config.pbtxt or with the config given instead."""
         body = {} if config_json is None else {"parameters": {"config": config_json}}
@@ -40,7 +49,7 @@ class AdminClient:
         try:
             connection.request(method, path, body=None if body is None else json.dumps(body))
             response = connection.getresponse()
-            return Answer(response.status, _error_text(response.read()))
+            return _answer(response.status, response.read())
         except TimeoutError:
             return Answer(0, f"no answer within {timeout_s:g} s", timed_out=True)
         except (OSError, http.client.HTTPException) as error:
@@ -49,10 +58,12 @@ class AdminClient:
             connection.close()
 
 
-def _error_text(body: bytes) -> str:
-    """The `error` of Triton's JSON answer, else the body as it is."""
+def _answer(status: int, body: bytes) -> Answer:
+    """Triton's JSON with its `error`, or the body as it is for a reason."""
     try:
         document = json.loads(body or b"{}")
     except ValueError:
-        return body.decode("utf-8", "replace")
-    return str(document.get("error", "")) if isinstance(document, dict) else ""
+        return Answer(status, body.decode("utf-8", "replace"))
+    if not isinstance(document, dict):
+        return Answer(status, "")
+    return Answer(status, str(document.get("error", "")), document=document)

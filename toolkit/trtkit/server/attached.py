@@ -7,12 +7,15 @@ from types import TracebackType
 from typing import Self
 
 from trtkit.errors import ServerError
+from trtkit.repository.pbtxt import config_of, read_config
 from trtkit.server.admin import AdminClient
 from trtkit.server.endpoints import Endpoints
 from trtkit.server.launch import ServerFolders, load_order
 from trtkit.server.processes import wait_until
+from trtkit.server.same_build import first_difference
 
 _POLL_S = 1.0
+_HIDDEN = "it does not show its config"
 _PATIENCE = 3  # a server that is busy may miss a question
 
 
@@ -36,7 +39,8 @@ class AttachedServer:
         self._leaving.set()
 
     def check_ready(self) -> None:
-        """Raise ServerError when nobody answers, or naming the models of the build that are not ready there."""
+        """Raise ServerError when nobody answers, when models of the build are not ready there, or when one is another
+        build's; it names them, and the first difference."""
         where = f"{self.endpoints.host}:{self.endpoints.http_port}"
         if not wait_until(self._admin.is_live, self._timeout_s, _POLL_S):
             raise self._gone()
@@ -48,6 +52,7 @@ class AttachedServer:
                 f"load them, or start it with the repository {self.folders.repository}",
                 code="MODEL-NOT-READY",
             )
+        self._refuse_another_build(where)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Block while the server is there, at most `timeout_s`. Raises ServerError when it is gone."""
@@ -67,6 +72,20 @@ class AttachedServer:
             f"no Triton server answers at {where}", "start it, or give its address", code="SERVER-UNREACHABLE"
         )
 
+    def _models(self) -> list[str]:
+        return load_order(path.parent.name for path in self.folders.repository.glob("*/config.pbtxt"))
+
     def _missing(self) -> list[str]:
-        models = load_order(path.parent.name for path in self.folders.repository.glob("*/config.pbtxt"))
-        return [model for model in models if not self._admin.is_ready(model)]
+        return [model for model in self._models() if not self._admin.is_ready(model)]
+
+    def _refuse_another_build(self, where: str) -> None:
+        for model in self._models():
+            served = self._admin.config(model)
+            built = read_config(self.folders.repository / model / "config.pbtxt")
+            difference = _HIDDEN if served is None else first_difference(built, config_of(served))
+            if difference is not None:
+                raise ServerError(
+                    f"the server at {where} does not serve this build: model {model}: {difference}",
+                    f"attach to the server of this build, or start it with the repository {self.folders.repository}",
+                    code="SERVER-BUILD",
+                )

@@ -41,6 +41,7 @@ def choose_server(
     folder: Path, choices: ServeChoices, on_progress: OnProgress, on_event: Callable[[str], None]
 ) -> AbstractContextManager[ReadyServer]:
     """A context manager that is ready when entered. Raises InputError for choices that exclude each other."""
+    _refuse_url(folder)
     if choices.attach and choices.container:
         raise InputError("--attach and --container exclude each other", "leave one out", code="SERVE-OPTION")
     build = open_build(folder)
@@ -56,3 +57,15 @@ def choose_server(
         run = plan_container(build, find_program(choices.container), name, endpoints)
         return ContainerServer(run, options, choices.environment, on_progress=on_progress)
     return TritonServer(folder, endpoints, options, on_progress=on_progress, on_event=on_event)
+
+
+def _refuse_url(folder: Path) -> None:
+    """Whoever gives serve an address means a server that runs already."""
+    scheme, *rest = folder.parts or ("",)
+    if scheme in ("grpc:", "http:", "https:"):
+        url = f"{scheme}//{'/'.join(rest)}"
+        raise InputError(
+            f"{url} is a server that runs already, and serve starts one on a build directory",
+            f"ask it with trtkit generate {url} PROMPT; trtkit serve BUILD --attach follows it",
+            code="SERVE-URL",
+        )

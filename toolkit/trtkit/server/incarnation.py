@@ -8,6 +8,7 @@ from trtkit.errors import ServerError
 from trtkit.progress import OnProgress, Progress
 from trtkit.server.admin import AdminClient
 from trtkit.server.endpoints import Endpoints
+from trtkit.server.guard import Guard
 from trtkit.server.launch import ServerFolders, ServerOptions
 from trtkit.server.log import failure, log_size
 from trtkit.server.model_loading import config_override
@@ -27,13 +28,22 @@ class Crashed(Exception):
 
 
 class Incarnation:
-    """A server process and what belongs to it. `end` may be called at any time and leaves nothing behind."""
+    """A server process and what belongs to it. `end` may be called at any time and leaves nothing behind.
+
+    Should this process be killed before it comes to that, the guard does it.
+    """
 
     def __init__(
-        self, process: "subprocess.Popen[bytes]", shm_prefix: str, endpoints: Endpoints, folders: ServerFolders
+        self,
+        process: "subprocess.Popen[bytes]",
+        guard: Guard,
+        shm_prefix: str,
+        endpoints: Endpoints,
+        folders: ServerFolders,
     ) -> None:
         self.process = process
         self.shm_prefix = shm_prefix
+        self._guard = guard
         self._endpoints = endpoints
         self._admin = AdminClient(endpoints.host, endpoints.http_port)
         self._repository = folders.repository
@@ -73,6 +83,7 @@ class Incarnation:
             self.process.wait()
             kill_stubs(self.shm_prefix, grace_s=1.0)
             clear_shared_memory(self.shm_prefix)
+            self._guard.release()
 
     def _load(self, model: str, timeout_s: float) -> None:
         offset = log_size(self._log)

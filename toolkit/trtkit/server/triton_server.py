@@ -12,6 +12,7 @@ from trtkit.progress import OnProgress, silent
 from trtkit.server.backends import compiled_shims, prepare_backends
 from trtkit.server.endpoints import Endpoints, free_endpoints, refuse_busy
 from trtkit.server.gpu_build import refuse_gpu_build
+from trtkit.server.guard import Guard
 from trtkit.server.incarnation import Crashed, Incarnation, crashed_for_good
 from trtkit.server.installation import TritonInstallation, find_installation
 from trtkit.server.launch import ServerFolders, ServerOptions, load_order, server_command, server_environment
@@ -142,8 +143,14 @@ class TritonServer:
         shm_prefix = f"trtkit-{secrets.token_hex(6)}-"
         command = server_command(installation, self.folders, self.endpoints, shm_prefix, self._options)
         environment = server_environment(installation, self._options)
-        process = start_process(command, environment, self.folders.build, self.folders.log)
-        return Incarnation(process, shm_prefix, self.endpoints, self.folders)
+        guard = Guard(shm_prefix)
+        try:
+            process = start_process(command, environment, self.folders.build, self.folders.log)
+            guard.watch(process.pid)
+        except BaseException:
+            guard.release()
+            raise
+        return Incarnation(process, guard, shm_prefix, self.endpoints, self.folders)
 
     def _record(self, incarnation: Incarnation) -> None:
         pid = incarnation.process.pid

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from trtkit.client.request import GenerateRequest
-from trtkit.client.tensors import chunk_of, message_of, values_of
+from trtkit.client.tensors import chunk_of, message_of, settled, values_of
 from trtkit.errors import RequestError, ServerError
 
 
@@ -34,10 +34,22 @@ def test_a_greedy_request_says_no_more_than_it_must() -> None:
     assert sent(GenerateRequest("héllo", 5)) == {
         "text_input": ["héllo".encode()],
         "max_tokens": [5],
-        "stream": [True],
         "exclude_input_in_output": [True],
         "top_k": [1],
     }
+
+
+@pytest.mark.parametrize("can", [True, False])
+def test_streaming_that_is_left_open_is_what_the_server_can_and_a_choice_is_kept(can: bool) -> None:
+    assert settled(GenerateRequest("a", 5), lambda: can).stream is can
+    assert settled(GenerateRequest("a", 5, stream=not can), lambda: can).stream is not can
+
+
+def test_a_server_that_does_not_say_is_asked_as_if_it_streamed() -> None:
+    def unreachable() -> bool:
+        raise ServerError("nobody answers", "start it")
+
+    assert settled(GenerateRequest("a", 5), unreachable).stream is True
 
 
 def test_a_temperature_alone_samples_over_everything() -> None:

@@ -1,5 +1,6 @@
 """Real servers on other kinds of builds: not decoupled, without a draft, adaptive, with rolling sinks."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,8 +9,11 @@ from pathlib import Path
 import pytest
 from kserve import kserve_stream
 from tiny_build import tiny_build, tiny_config
+from trtkit.client.async_client import AsyncTritonClient
 from trtkit.client.completion import Completion, collect
+from trtkit.client.http_client import HttpClient
 from trtkit.client.request import GenerateRequest
+from trtkit.client.session import ChatSession
 from trtkit.client.triton_client import TritonClient
 from trtkit.config.schema import BuildConfig
 from trtkit.errors import RequestError
@@ -34,13 +38,30 @@ def ask(client: TritonClient, max_tokens: int, **options: object) -> Completion:
     return collect(client.generate(GenerateRequest("hello", max_tokens, deadline_s=60, **options)), lambda _: None)  # type: ignore[arg-type]
 
 
-def test_models_that_are_not_decoupled_answer_whole(client: TritonClient, tmp_path: Path) -> None:
+async def ask_async(address: str) -> tuple[int, ...]:
+    async with AsyncTritonClient(address) as client:
+        return tuple(
+            [token async for chunk in client.generate(GenerateRequest("hello", 20)) for token in chunk.token_ids]
+        )
+
+
+def test_models_that_are_not_decoupled_answer_whole_unless_they_are_told_to_stream(
+    client: TritonClient, tmp_path: Path
+) -> None:
     expected = ask(client, 20).token_ids
     with served(tmp_path, tiny_config(serving={"streaming": False})) as (server, whole):
         for num_draft_tokens in (0, 4):
             assert ask(whole, 20, stream=False, num_draft_tokens=num_draft_tokens).token_ids == expected
         with pytest.raises(RequestError, match="REQ-STREAMING"):
             ask(whole, 20, stream=True)
+        left_open = ask(whole, 20)
+        assert (left_open.token_ids, left_open.tpot_ms) == (expected, None), "whole, and so first and last at once"
+        with HttpClient(f"127.0.0.1:{server.endpoints.http_port}") as http:
+            assert collect(http.generate(GenerateRequest("hello", 20)), lambda _: None).token_ids == expected
+        assert asyncio.run(ask_async(server.endpoints.grpc)) == expected
+        chat = ChatSession(whole, GenerateRequest("", 20))
+        (tmp_path / "build" / "tokenizer" / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+        assert chat.say("hello", lambda _: None).completion is not None
         with kserve_stream(server.endpoints.grpc) as stream:
             request = {"text_input": ("BYTES", [[b"hello"]]), "max_tokens": ("INT32", [[20]])}
             assert len(stream.ask("ensemble", **request)) == 1

@@ -15,7 +15,7 @@ from trtkit.client.request import GenerateRequest
 @click.argument("prompt")
 @answer_options(64)
 @click.option("--stop", "stop_words", multiple=True, help="Text that ends the answer; repeatable.")
-@click.option("--stream/--no-stream", default=True, show_default=True, help="Print text as it comes.")
+@click.option("--stream/--no-stream", default=None, help="Print text as it comes. Default: if the build streams.")
 @click.option("--chat", "is_chat", is_flag=True, help="PROMPT is a message, or a JSON list of messages.")
 @with_output
 def command(output: Output, target: str, prompt: str, **options: Any) -> None:

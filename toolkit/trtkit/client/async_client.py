@@ -1,19 +1,21 @@
 """Generate over gRPC streaming for many requests on one event loop, without a thread per request."""
 
+import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Self
 
 import grpc
-from tritonclient.grpc import service_pb2_grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from trtkit.client.request import Chunk, GenerateRequest
-from trtkit.client.tensors import chunk_of, message_of
+from trtkit.client.tensors import chunk_of, message_of, settled
 from trtkit.serving.contract import BLS
 from trtkit.serving.error_text import error_from_text
 from trtkit.serving.kserve import outputs_of, typed
 
+_CONFIG_TIMEOUT_S = 10.0
 _NO_LIMIT = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 
 
@@ -24,11 +26,15 @@ class AsyncTritonClient:
         self._address = address
         self._clock_ns = clock_ns
         self._channel: Any = None
+        self._sends_pieces = True
 
     async def __aenter__(self) -> Self:
         # A channel belongs to the event loop that runs when it is made.
         self._channel = grpc.aio.insecure_channel(self._address, options=_NO_LIMIT)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        with contextlib.suppress(grpc.RpcError):  # the first request will say that nobody answers
+            answer = await self._stub.ModelConfig(service_pb2.ModelConfigRequest(name=BLS), timeout=_CONFIG_TIMEOUT_S)
+            self._sends_pieces = bool(answer.config.model_transaction_policy.decoupled)
         return self
 
     async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
@@ -36,7 +42,7 @@ class AsyncTritonClient:
 
     def generate(self, request: GenerateRequest) -> "AsyncAnswer":
         """Send a request; iterate over the result for its chunks. Errors are raised while iterating."""
-        message = message_of(request)
+        message = message_of(settled(request, lambda: self._sends_pieces))
         sent_ns = self._clock_ns()
         call = self._stub.ModelStreamInfer(iter((message,)), timeout=request.deadline_s)
         return AsyncAnswer(call, self._address, sent_ns, self._clock_ns, request.deadline_s)

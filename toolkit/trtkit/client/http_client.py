@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from trtkit.client.request import Chunk, GenerateRequest
-from trtkit.client.tensors import chunk_of, values_of
+from trtkit.client.tensors import chunk_of, settled, values_of
 from trtkit.errors import RequestError, ServerError
 from trtkit.serving.contract import BLS, CHAT_PARAMETER
 from trtkit.serving.error_text import error_from_text
@@ -30,6 +30,7 @@ class HttpClient:
         self._address = address
         self._timeout_s = timeout_s
         self._clock_ns = clock_ns
+        self._pieces: bool | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +54,19 @@ class HttpClient:
 
     def generate(self, request: GenerateRequest) -> "HttpAnswer":
         """Send a request; iterate over the result for its chunks. Errors are raised while iterating."""
-        return HttpAnswer(self._address, body_of(request), request.deadline_s, self._clock_ns)
+        body = body_of(settled(request, self._sends_pieces))
+        return HttpAnswer(self._address, body, request.deadline_s, self._clock_ns)
+
+    def _sends_pieces(self) -> bool:
+        if self._pieces is None:
+            try:
+                with _connected(self._address, self._timeout_s) as connection:
+                    connection.request("GET", f"/v2/models/{BLS}/config")
+                    document = json.loads(connection.getresponse().read())
+            except (TimeoutError, ValueError):
+                return True  # the request itself will find out what is wrong
+            self._pieces = bool(document.get("model_transaction_policy", {}).get("decoupled", False))
+        return self._pieces
 
 
 class HttpAnswer:

@@ -12,7 +12,8 @@ class GenerateRequest:
 
     Greedy when temperature is 0; top_k 0 and top_p None then cut nothing. num_draft_tokens 0 switches
     speculation off, None leaves it to the build. is_chat: text is a user's message, or a JSON list of messages, and the
-    server puts it into the tokenizer's chat template. deadline_s bounds the whole answer.
+    server puts it into the tokenizer's chat template. deadline_s bounds the whole answer. stream None: in pieces where
+    the server's models send pieces, and whole where they do not.
     """
 
     text: str
@@ -24,7 +25,7 @@ class GenerateRequest:
     repetition_penalty: float | None = None
     stop_words: tuple[str, ...] = ()
     num_draft_tokens: int | None = None
-    stream: bool = True
+    stream: bool | None = None
     wants_cache_figures: bool = False
     deadline_s: float | None = None
     is_chat: bool = False

@@ -1,11 +1,14 @@
 """GenerateRequest to a KServe message, and KServe outputs to Chunk, by the contract. Knows no connection."""
 
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from trtkit.client.request import Chunk, Figures, GenerateRequest
-from trtkit.errors import RequestError
+from trtkit.errors import RequestError, TrtkitError
 from trtkit.serving.contract import CHAT_PARAMETER, bls_contract
 from trtkit.serving.kserve import request_message, tokens_of, value_of
 from trtkit.serving.tensor import NUMPY_DTYPE, Outputs
@@ -28,6 +31,18 @@ def message_of(request: GenerateRequest) -> Any:
     if request.is_chat:
         message.parameters[CHAT_PARAMETER].bool_param = True
     return message
+
+
+def settled(request: GenerateRequest, sends_pieces: Callable[[], bool]) -> GenerateRequest:
+    """The request with its `stream` decided; the server is asked only where that is left to it.
+
+    Where it does not answer, the request itself will find out, and say so while it is read.
+    """
+    if request.stream is not None:
+        return request
+    with contextlib.suppress(TrtkitError):
+        return replace(request, stream=sends_pieces())
+    return replace(request, stream=True)
 
 
 def values_of(request: GenerateRequest) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from trtkit.client.request import Chunk, GenerateRequest
-from trtkit.client.tensors import chunk_of, message_of
+from trtkit.client.tensors import chunk_of, message_of, settled
 from trtkit.errors import ServerError
 from trtkit.serving.contract import BLS
 from trtkit.serving.kserve import Connection, ResponseStream
@@ -24,6 +24,7 @@ class TritonClient:
         self._timeout_s = timeout_s
         self._clock_ns = clock_ns
         self._connection = Connection(address)
+        self._pieces: bool | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -46,9 +47,14 @@ class TritonClient:
 
     def generate(self, request: GenerateRequest) -> "Answer":
         """Send a request; iterate over the result for its chunks. Errors are raised while iterating."""
-        message = message_of(request)
+        message = message_of(settled(request, self._sends_pieces))
         sent_ns = self._clock_ns()
         return Answer(self._connection.stream(message, deadline_s=request.deadline_s), sent_ns, self._clock_ns)
+
+    def _sends_pieces(self) -> bool:
+        if self._pieces is None:
+            self._pieces = self._connection.sends_pieces(BLS, self._timeout_s)
+        return self._pieces
 
 
 class Answer:

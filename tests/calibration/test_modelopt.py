@@ -109,7 +109,9 @@ def test_a_conversion_with_our_file_holds_the_scales_that_modelopt_exports(famil
     quantize_with_modelopt(folder, LONGER, tmp_path / "theirs", ModeloptOptions("fp8", fp8_kv_cache=True))
     mine, theirs = read_ranks(tmp_path / "ours")[0], read_ranks(tmp_path / "theirs")[0]
     names = [name for name in mine if name.endswith("scaling_factor") and name in theirs]
-    assert len(names) == 3 * (5 * 2 + 1), "per layer: weight and input of qkv, dense, fc, gate, proj; the cache"
+    assert len(names) == 3 * (5 * 2 + 3), (
+        "per layer: weight and input of qkv, dense, fc, gate, proj; keys, values, both"
+    )
     for name in names:
         # modelopt gives gate and up, which a fused MLP multiplies at once, the larger of their weight scales.
         shared = {

@@ -128,7 +128,7 @@ def _same_logits(source: Path, converted: dict[str, Array]) -> None:
 
 
 def _kv_scales(cell: matrix.Cell, folder: Path) -> None:
-    """Every rank of the stage that holds a layer carries its scale and the reciprocal."""
+    """Every rank of the stage that holds a layer carries its scale, the reciprocal, and those of keys and values."""
     largest = {"fp8": 448.0, "int8": 127.0}[cell.precision.removeprefix("kv_")]
     pp = cell.layout[1]
     first_of_stage = np.cumsum([0, *(len(part) for part in np.array_split(np.arange(3), pp))])
@@ -141,6 +141,8 @@ def _kv_scales(cell: matrix.Cell, folder: Path) -> None:
             expected = np.float32(max(KV_MAXIMA[layer].values()) / largest)
             assert to_float(rank[name]) == expected
             assert to_float(rank[name.replace("scaling", "rcp_scaling")]) == np.float32(1) / expected
+            for part, maximum in KV_MAXIMA[layer].items():
+                assert to_float(rank[name.replace("kv_cache", f"{part}_cache")]) == np.float32(maximum / largest)
     assert read_config(folder)["quantization"]["kv_cache_quant_algo"] == cell.precision.removeprefix("kv_").upper()
 
 

@@ -18,10 +18,10 @@ _MAKE_ONE = "make one with `trtkit calibrate`; docs/conversion.md describes it"
 
 @dataclass(frozen=True)
 class Calibration:
-    """inputs: module name -> max |x| of what enters it. kv_cache: layer -> max |k| or |v|, whichever is larger."""
+    """inputs: module name -> max |x| of what enters it. kv_cache: layer -> max |k| and max |v|."""
 
     inputs: dict[str, float]
-    kv_cache: dict[int, float]
+    kv_cache: dict[int, tuple[float, float]]
     where: str
 
     def input_max(self, modules: list[str]) -> float:
@@ -33,6 +33,10 @@ class Calibration:
 
     def kv_max(self, layer: int) -> float:
         """The largest key or value of a layer. Raises InputError CONV-CALIBRATION when it is missing."""
+        return max(self.kv_maxima(layer))
+
+    def kv_maxima(self, layer: int) -> tuple[float, float]:
+        """The largest key and the largest value. Raises InputError CONV-CALIBRATION when they are missing."""
         if layer not in self.kv_cache:
             raise _missing(f"no key and value maxima for layer {layer}", self.where)
         return self.kv_cache[layer]
@@ -72,11 +76,11 @@ def refuse_foreign(path: Path, checkpoint: Path) -> None:
         )
 
 
-def _kv_entry(caches: JsonFields, key: str) -> tuple[int, float]:
+def _kv_entry(caches: JsonFields, key: str) -> tuple[int, tuple[float, float]]:
     entry = caches.object(key)
     if entry is None or not key.isdecimal():
         caches.bad(key, "should be a layer's number with k and v")
-    return int(key), max(entry.number("k"), entry.number("v"))
+    return int(key), (entry.number("k"), entry.number("v"))
 
 
 def _missing(what: str, where: str) -> InputError:

@@ -8,7 +8,7 @@ from trtkit.conversion.carried_fp8_encoder import CarriedFp8Encoder, CarriedFp8R
 from trtkit.conversion.encoder import Encoder
 from trtkit.conversion.fp8_encoder import Fp8Encoder, fp8_scale
 from trtkit.conversion.fp8_rowwise_encoder import Fp8RowwiseEncoder
-from trtkit.conversion.kv_scales import LARGEST, ScaleOf, WithKvScales
+from trtkit.conversion.kv_scales import LARGEST, KvScale, ScaleOf, WithKvScales
 from trtkit.conversion.layout import Target
 from trtkit.conversion.plain_encoder import PlainEncoder
 from trtkit.conversion.plan import ConversionPlan
@@ -95,23 +95,25 @@ def _linear_encoder(plan: ConversionPlan, source: SourceFiles, calibration: Cali
 
 
 def _kv_scale_of(plan: ConversionPlan, calibration: Calibration) -> ScaleOf | None:
-    """The KV scale of a layer: calibrated; else the source's; for FP8 without either 1.0, as TensorRT-LLM writes it."""
+    """The KV scales of a layer: calibrated; else the source's, keys' and values' merged; for FP8 without either 1.0, as
+    TensorRT-LLM writes it.
+    """
     kind = plan.options.kv_cache_dtype
     if kind not in LARGEST:
         return None
     own = plan.scales.kv if plan.scales is not None else {}
     if calibration.kv_cache or kind != "fp8":
-        return lambda layer: calibration.kv_max(layer) / LARGEST[kind]
+        return lambda layer: KvScale(*(limit / LARGEST[kind] for limit in calibration.kv_maxima(layer)))
     if own:
         return lambda layer: _own_kv_scale(own, layer)
-    return lambda layer: 1.0
+    return lambda layer: KvScale(1.0, 1.0)
 
 
-def _own_kv_scale(own: Mapping[int, float], layer: int) -> float:
+def _own_kv_scale(own: Mapping[int, float], layer: int) -> KvScale:
     if layer not in own:
         raise CheckpointError(
             f"the checkpoint has KV scales for {len(own)} layers, but none for layer {layer}",
             "calibrate it again (`trtkit calibrate`) and pass the file with --calibration",
             code="CKPT-SCALE",
         )
-    return own[layer]
+    return KvScale(own[layer], own[layer])

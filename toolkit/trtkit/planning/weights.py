@@ -16,8 +16,8 @@ AWQ_VOCABULARY = 64
 NVFP4_GROUP = 16
 # What nvidia-modelopt quantises and exports; the rest trtkit writes itself.
 BY_MODELOPT = frozenset({"int4_awq", "w4a8_awq", "int8_smoothquant", "nvfp4"})
-# A layer's cache scale and its reciprocal, which older releases want; modelopt writes those of keys, values and both.
-_KV_SCALES, _MODELOPT_KV_SCALES = 2, 3
+# A layer's cache scale, its reciprocal (for older releases), those of keys and values; modelopt has no reciprocal.
+_KV_SCALES, _MODELOPT_KV_SCALES = 4, 3
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """What each KV cache of the reference engine costs in perplexity: formats on whole texts, windows on one long stream.
 
     python tests/bench/bench_kv_cache.py                       # bfloat16, SmolLM2 as `trtkit demo` prepared it
-    python tests/bench/bench_kv_cache.py --stream-tokens 4096 --plot docs/kv_cache.svg
+    python tests/bench/bench_kv_cache.py --stream-tokens 4096 --plot docs/kv_stream.svg
 
 The text is the reference part of Python's own documentation, which every CPython brings along. The INT8 and FP8 scales
-are the maxima of the first part of it, converted with the checkpoint; perplexities are of the rest. "recomputed" is the
-window without a cache: at every STRIDE-th token its last tokens are computed anew from position 0. The other two are
-measured at the same tokens. NLL in nats.
+are the maxima of the first part of it, converted with the checkpoint, "merged" those that TensorRT-LLM makes of them;
+perplexities are of the rest. "recomputed" is the window without a cache: at every STRIDE-th token its last tokens are
+computed anew from position 0. The other two are measured at the same tokens. NLL in nats.
 """
 
 import argparse
@@ -15,8 +15,8 @@ import math
 import pydoc_data.topics
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -32,6 +32,8 @@ from trtkit.reference.model.load import WeightLoader
 TARGET = "HuggingFaceTB--SmolLM2-135M-Instruct"
 TEXT_TOKENS, STRIDE = 1024, 32
 OWN = CacheOptions("float", reuse="off")
+Change = Callable[[torch.Tensor], torch.Tensor]
+"""Rows of keys and values [N, 2 * H * D] -> what is stored in their place."""
 
 
 class Model:
@@ -41,12 +43,18 @@ class Model:
         self.config = read_config(folder)
         self.weights = WeightLoader(folder, self.config, torch.device("cpu")).load(TEXT_TOKENS)
 
-    def sequence(self, cache: CacheOptions) -> LoneSequence:
-        return LoneSequence(assemble(self.config, self.weights, cache, Sizes(1, TEXT_TOKENS, TEXT_TOKENS)))
+    def sequence(self, cache: CacheOptions, change: Change | None = None) -> LoneSequence:
+        assembly = assemble(self.config, self.weights, cache, Sizes(1, TEXT_TOKENS, TEXT_TOKENS))
+        if change is not None:
+            write = assembly.storage.write
+            assembly.storage.write = lambda layer, rows, held: write(layer, rows, change(held))  # type: ignore[method-assign]
+        return LoneSequence(assembly)
 
-    def nats(self, token_ids: Sequence[int], cache: CacheOptions, piece: int) -> torch.Tensor:
+    def nats(
+        self, token_ids: Sequence[int], cache: CacheOptions, piece: int, change: Change | None = None
+    ) -> torch.Tensor:
         """-log p of every token but the first, given those before it as the cache keeps them."""
-        sequence, parts = self.sequence(cache), []
+        sequence, parts = self.sequence(cache, change), []
         for start in range(0, len(token_ids) - 1, piece):
             inputs = token_ids[start : min(start + piece, len(token_ids) - 1)]
             targets = torch.tensor(token_ids[start + 1 : start + 1 + len(inputs)])
@@ -68,11 +76,12 @@ class Model:
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of a table."""
+    """One line of a table. error: of the perplexity's ratio to the first line's, token by token."""
 
     name: str
     bytes_per_token: float
     perplexity: float
+    error: float = 0.0
 
 
 def text_ids(checkpoint: Path) -> list[int]:
@@ -88,32 +97,87 @@ def converted(checkpoint: Path, scratch: Path, kv_dtype: str, calibration: Path 
     return scratch / kv_dtype
 
 
+def cut(ids: list[int], num_texts: int) -> list[list[int]]:
+    return [ids[start : start + TEXT_TOKENS] for start in range(0, num_texts * TEXT_TOKENS, TEXT_TOKENS)]
+
+
 def measure_formats(checkpoint: Path, ids: list[int], num_texts: int, scratch: Path) -> list[Figure]:
-    texts = [ids[start : start + TEXT_TOKENS] for start in range(0, (num_texts + 4) * TEXT_TOKENS, TEXT_TOKENS)]
+    texts = cut(ids, num_texts + 4)
     own = Model(converted(checkpoint, scratch, "auto"))
-    calibration = scratch / "calibration.json"
-    document = {"schema": "trtkit.calibration/1", "inputs": {}, "kv_cache": own.maxima(texts[:4])}
-    calibration.write_text(json.dumps(document))
+    maxima = own.maxima(texts[:4])
+    merged = {layer: dict.fromkeys("kv", max(both.values())) for layer, both in maxima.items()}
+
+    def scaled(kind: str, limits: dict[str, dict[str, float]], name: str) -> Model:
+        calibration = scratch / f"{name}.json"
+        calibration.write_text(json.dumps({"schema": "trtkit.calibration/1", "inputs": {}, "kv_cache": limits}))
+        return Model(converted(checkpoint, scratch / name, kind, calibration))
+
+    automatic = CacheOptions(reuse="off")
     runs = {
         "bfloat16": (own, OWN),
-        "fp8, scale 1": (own, CacheOptions("fp8", reuse="off")),
-        "fp8": (Model(converted(checkpoint, scratch, "fp8", calibration)), CacheOptions(reuse="off")),
-        "int8": (Model(converted(checkpoint, scratch, "int8", calibration)), CacheOptions(reuse="off")),
-        "int4": (own, CacheOptions("int4", reuse="off")),
+        "fp8, scale 1": (own, replace(OWN, dtype="fp8")),
+        "fp8, merged": (scaled("fp8", merged, "merged"), automatic),
+        "fp8": (scaled("fp8", maxima, "separate"), automatic),
+        "int8, merged": (scaled("int8", merged, "merged"), automatic),
+        "int8": (scaled("int8", maxima, "separate"), automatic),
+        "int4": (own, replace(OWN, dtype="int4")),
     }
-    figures = []
-    for name, (model, cache) in runs.items():
+    return figures_of({name: (model, cache, None) for name, (model, cache) in runs.items()}, texts[4:])
+
+
+def figures_of(runs: dict[str, tuple[Model, CacheOptions, Change | None]], texts: Sequence[list[int]]) -> list[Figure]:
+    """The first one is what the others are held against."""
+    figures: list[Figure] = []
+    exact = torch.empty(0)
+    for name, (model, cache, change) in runs.items():
         # Piece by piece, so that tokens attend to what was stored, as in an answer.
-        nats = torch.cat([model.nats(text, cache, 64) for text in texts[4:]])
+        nats = torch.cat([model.nats(text, cache, 64, change) for text in texts])
+        exact = exact if figures else nats
+        error = float((nats - exact).std()) / len(nats) ** 0.5
         storage = assemble(model.config, model.weights, cache, Sizes(1, TEXT_TOKENS, TEXT_TOKENS)).storage
-        figures.append(Figure(name, storage.num_bytes / TEXT_TOKENS, math.exp(float(nats.mean()))))
+        figures.append(Figure(name, storage.num_bytes / TEXT_TOKENS, math.exp(float(nats.mean())), error))
         show(figures[-1], figures[0])
     return figures
 
 
+def mantissa(bits: int) -> Change:
+    """Keep so many bits behind the leading one, at any exponent."""
+
+    def change(held: torch.Tensor) -> torch.Tensor:
+        fraction, exponent = torch.frexp(held.float())
+        steps = 2.0 ** (bits + 1)
+        return torch.ldexp((fraction * steps).round() / steps, exponent).to(held.dtype)
+
+    return change
+
+
+def fp8_of_each_head(head_dim: int) -> Change:
+    """e4m3 with a scale for every token and head, its largest number / 448."""
+
+    def change(held: torch.Tensor) -> torch.Tensor:
+        heads = held.float().view(len(held), -1, head_dim)
+        scale = heads.abs().amax(2, keepdim=True).clamp(min=1e-9) / 448
+        codes = (heads / scale).clamp(-448, 448).to(torch.float8_e4m3fn)
+        return (codes.float() * scale).to(held.dtype).view(held.shape)
+
+    return change
+
+
+def measure_limits(model: Model, texts: Sequence[list[int]]) -> list[Figure]:
+    """What limits FP8: its range, the grain of its scales, or the bits of its mantissa."""
+    changes: dict[str, Change | None] = {
+        "bfloat16": None,
+        "fp8, token+head": fp8_of_each_head(model.config.head_dim),
+        "3 bits": mantissa(3),
+        "4 bits": mantissa(4),
+    }
+    return figures_of({name: (model, OWN, change) for name, change in changes.items()}, texts)
+
+
 def show(figure: Figure, base: Figure) -> None:
     change = 100 * (figure.perplexity / base.perplexity - 1)
-    sys.stdout.write(f"{figure.name:<16} {figure.bytes_per_token:>8.0f} {figure.perplexity:>9.3f} {change:>+8.2f} %\n")
+    line = f"{figure.name:<16} {figure.bytes_per_token:>8.0f} {figure.perplexity:>9.3f} {change:>+8.2f} %"
+    sys.stdout.write(f"{line} +- {100 * figure.error:.2f}\n")
     sys.stdout.flush()
 
 
@@ -156,6 +220,7 @@ def main() -> None:
     parser.add_argument("--stream-tokens", type=int, default=20_000)
     parser.add_argument("--sinks", type=int, default=4)
     parser.add_argument("--window", type=int, default=252)
+    parser.add_argument("--limits", action="store_true", help="also what FP8 costs by its range, scales and mantissa")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
@@ -165,6 +230,8 @@ def main() -> None:
         scratch = Path(folder)
         sys.stdout.write("cache            B/token  perplexity\n")
         measure_formats(arguments.checkpoint, ids, arguments.texts, scratch)
+        if arguments.limits:
+            measure_limits(Model(scratch / "auto"), cut(ids, arguments.texts + 4)[4:])
         stream = measure_stream(
             Model(scratch / "auto"), ids[: arguments.stream_tokens], arguments.sinks, arguments.window
         )

@@ -43,9 +43,10 @@ class CacheVariant:
 def cache_variants(spec: ModelSpec, records: Iterable[LayerRecord], dtype: torch.dtype) -> tuple[CacheVariant, ...]:
     """The model's own precision first; limits are the measured maxima. dtype: of the model.
 
-    fp8-unit has the scale 1.0 that TensorRT-LLM writes without calibration; fp8 one calibrated scale for keys and
-    values, as its engines have; fp8-separate one for each. int4 has a step and a zero per token for groups of channels;
-    int4-groups static scales for them, which cost nothing per token and which no engine has.
+    fp8-unit has the scale 1.0 that TensorRT-LLM writes without calibration; fp8 and int8 one calibrated scale for keys
+    and values, as its engines have; fp8-separate and int8-separate one for each, as the reference engine has. int4 has
+    a step and a zero per token for groups of channels; int4-groups static scales for them, which cost nothing per token
+    and which no engine has.
     """
     measured = list(records)
     heads = (spec.num_kv_heads, spec.head_dim)
@@ -56,6 +57,7 @@ def cache_variants(spec: ModelSpec, records: Iterable[LayerRecord], dtype: torch
         "fp8": Fp8(*heads, [_shared(scale) for scale in fp8], dtype),
         "fp8-separate": Fp8(*heads, fp8, dtype),
         "int8": Int8(*heads, [_shared(scale) for scale in int8], dtype),
+        "int8-separate": Int8(*heads, int8, dtype),
         "int4": Int4(*heads, dtype),
     }
     elements = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim

@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from trtkit.errors import RequestError
+from trtkit.errors import RequestError, ServerError, TrtkitError
 from trtkit.serving.contract import bls_contract
 from trtkit.serving.deadline import Deadline
 from trtkit.serving.inputs import Inputs
@@ -51,3 +51,11 @@ def test_the_timeout_is_kserves_in_microseconds() -> None:
     for wrong in (-1, True, "soon"):
         with pytest.raises(RequestError, match="parameter timeout must be a number of microseconds"):
             inputs(timeout=wrong).timeout_s()
+
+
+@pytest.mark.parametrize(("now", "code"), [(100.0, "REQ-DEADLINE"), (0.0, "DRAFT-LOGITS")])
+def test_what_fails_because_the_time_is_over_is_reported_as_that(now: float, code: str) -> None:
+    times = iter((0.0, 0.0))
+    deadline = Deadline(50.0, clock_s=lambda: next(times, now))
+    with pytest.raises(TrtkitError, match=code), deadline.enforced(lambda: None):
+        raise ServerError("the draft model returned no logits", "see the log", code="DRAFT-LOGITS")

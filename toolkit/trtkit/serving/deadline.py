@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from trtkit.errors import RequestError
+from trtkit.errors import RequestError, TrtkitError
 
 
 class Deadline:
@@ -20,7 +20,8 @@ class Deadline:
     def enforced(self, stop: Callable[[], object]) -> Iterator[None]:
         """Call `stop` from another thread if the body is still running when the time is over.
 
-        A model that hangs never answers, so asking between steps is not enough.
+        A model that hangs never answers, so asking between steps is not enough. What the stop makes fail is reported as
+        what it is: RequestError REQ-DEADLINE.
         """
         if self._timeout_s is None:
             yield
@@ -30,6 +31,9 @@ class Deadline:
         timer.start()
         try:
             yield
+        except TrtkitError:
+            self.check()
+            raise
         finally:
             timer.cancel()
 

@@ -20,25 +20,39 @@ MAX_INPUT_LEN = 160
 Tensors = dict[str, torch.Tensor]
 
 
-def deployed_tiny(folder: Path, *, dtype: str = "float32", kv_dtype: str = "auto", seed: int = SEED) -> Build:
+TILES = {"hidden_size": 128, "intermediate_size": 256}  # the smallest that integer kernels take
+
+
+def deployed_tiny(
+    folder: Path,
+    *,
+    dtype: str = "float32",
+    kv_dtype: str = "auto",
+    quantization: str = "none",
+    seed: int = SEED,
+    **sections: Any,
+) -> Build:
     """Build a Llama pair below `folder` from float32 checkpoints with random weights of this seed.
 
-    The draft has the target's weights, so that every draft is accepted.
+    The draft has the target's weights, so that every draft is accepted; quantization is the target's alone. `sections`
+    are keys of the YAML.
     """
+    sizes = {} if quantization == "none" else TILES
     for role in ("target", "draft"):
-        source = tiny_checkpoint(folder / role, tokenizer=True)
-        shapes = tensor_shapes("llama", tiny_config("llama"))
+        source = tiny_checkpoint(folder / role, tokenizer=True, **sizes)
+        shapes = tensor_shapes("llama", tiny_config("llama", **sizes))
         write_weights(source, {name: tiny_tensor(name, shape, seed) for name, shape in shapes}, "float32")
     document = {
         "name": "tiny",
         "backend": "reference",
-        "target": {"checkpoint": str(folder / "target"), "dtype": dtype},
+        "target": {"checkpoint": str(folder / "target"), "dtype": dtype, "quantization": quantization},
         "draft": {"checkpoint": str(folder / "draft"), "dtype": dtype},
         "speculation": {"kind": "draft_target", "max_draft_len": MAX_DRAFT_LEN},
         "kv_cache": {"dtype": kv_dtype},
         "calibration": {"samples": 8, "max_len": 64},
         "limits": {"max_batch_size": 4, "max_input_len": MAX_INPUT_LEN, "max_output_len": 32},
         "verification": {"max_new_tokens": 12},
+        **sections,
     }
     config = parse_config(document, where="tiny.yaml")
     # Caches that the engine has and the checks do not allow yet are built all the same.

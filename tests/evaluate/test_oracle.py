@@ -149,9 +149,9 @@ def test_no_prompt_is_asked_twice(llama: Path, tmp_path: Path) -> None:
     asked: list[str] = []
 
     class Watched(Oracle):
-        def answer(self, prompt_ids, max_new_tokens, end_ids):  # type: ignore[no-untyped-def]
+        def answer(self, prompt_ids, max_new_tokens, end_ids, rolling=None):  # type: ignore[no-untyped-def]
             asked.append("asked")
-            return super().answer(prompt_ids, max_new_tokens, end_ids)
+            return super().answer(prompt_ids, max_new_tokens, end_ids, rolling)
 
     watched = Watched(oracle.model, oracle.dtype, oracle.weights_dtype)
     both = make_record(watched, encoder, request(llama, TWO), tmp_path / "record.json")

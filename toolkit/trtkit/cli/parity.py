@@ -14,14 +14,16 @@ from rich.text import Text
 from trtkit.builds import open_build
 from trtkit.cli.finite_range import FiniteRange
 from trtkit.cli.output import Output, with_output
+from trtkit.config.schema import KvDtype, Quantization
 from trtkit.evaluate.deployment import parse_target
 from trtkit.evaluate.libraries import require_oracle_libraries
+from trtkit.evaluate.numerics import GivenFormats
 from trtkit.evaluate.parity_run import CheckOptions, check_parity
 from trtkit.evaluate.parity_shares import ParityShares, refuse_difference
 from trtkit.evaluate.record import ParityRecord
 from trtkit.evaluate.record_choice import PromptChoice, record_build
 from trtkit.evaluate.reports.junit import explain_case
-from trtkit.evaluate.reports.markdown import diagnosis_lines, parity_summary
+from trtkit.evaluate.reports.markdown import diagnosis_lines, parity_summary, window_lines
 from trtkit.evaluate.tolerance import Dtype
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -76,7 +78,9 @@ def record(output: Output, build: Path, dtype: Dtype, device: str, batch_size: i
 @_prompt_options
 @click.option("--record", type=_FILE, help="A record made earlier; needed for a URL.")
 @click.option("--draft-len", "draft_lens", type=click.IntRange(min=0), multiple=True, help="0 is off; repeatable.")
-@click.option("--dtype", type=click.Choice(get_args(Dtype)), default="bfloat16", help="Of a server given by URL.")
+@click.option("--dtype", type=click.Choice(get_args(Dtype)), help="Of a server given by URL. [the recorded build's]")
+@click.option("--kv-dtype", type=click.Choice(get_args(KvDtype)), help="Its cache's. [the recorded build's]")
+@click.option("--quantization", type=click.Choice(get_args(Quantization)), help="Its layers'. [the recorded build's]")
 @click.option("--in-process", is_flag=True, help="Execute BUILD's checkpoints here, without a server.")
 @click.option("--replay/--no-replay", default=True, help="Follow answers past a near-tie to their end (default).")
 @click.option("--min-identical", type=FiniteRange(0, 1), help="Share of prompts; exit code 1 below. [build's, or 0]")
@@ -98,10 +102,11 @@ def check(output: Output, target: str, **options: Any) -> None:
     """
     choice = PromptChoice(*(options.pop(key) for key in ("prompts", "limit", "max_new_tokens")))
     shares = ParityShares(*(options.pop(key) for key in ("min_identical", "max_near_tie")))
+    formats = GivenFormats(*(options.pop(key) for key in ("dtype", "kv_dtype", "quantization")))
     repeat = shlex.join(["trtkit", *sys.argv[1:]])
     document = check_parity(
         parse_target(target),
-        CheckOptions(choice, shares=shares, **options, command=repeat),
+        CheckOptions(choice, shares=shares, formats=formats, **options, command=repeat),
         on_progress=output.progress,
     )
     output.result(document, render(document))
@@ -205,6 +210,7 @@ def render(document: Mapping[str, Any]) -> Group:
         table.add_row(prompt["name"], tokens, cases, Text("\n".join(reasons)))
     legend = Text.assemble(*((f"{verdict}  ", style) for verdict, style in _STYLES.items()))
     notes = [Text(f"left out {skipped['name']}: {skipped['reason']}") for skipped in document["skipped"]]
+    notes += [Text(line) for line in window_lines(document)]
     faults = [Text(line, style="bold red") for line in diagnosis_lines(document)]
     summary = Text(parity_summary(document), style="bold")
     return Group(table, legend, *notes, Text(_acceptance(document)), *faults, summary)

@@ -23,7 +23,7 @@ def measure_conditioning(
     """
     if oracle.dtype != "float32" or not sequences:
         return 1.0
-    rounded = Oracle.load(folder, dtype=PROBE_DTYPE, device=str(oracle.model.device))
+    rounded = Oracle.load(folder, dtype=PROBE_DTYPE, device=str(oracle.model.device), quantization=oracle.quantization)
     chosen = sequences[:MAX_SEQUENCES]
     squares: list[float] = []
     for done, (token_ids, num_last) in enumerate(chosen):
@@ -35,6 +35,6 @@ def measure_conditioning(
         PROBE_DTYPE,
         oracle.num_layers,
         oracle.hidden_size,
-        weights_rounded=loses_bits(oracle.weights_dtype, PROBE_DTYPE),
+        weights_rounded=oracle.quantization != "none" or loses_bits(oracle.weights_dtype, PROBE_DTYPE),
     )
     return float(f"{math.sqrt(math.fsum(squares) / len(squares)) / explained:.4g}")

@@ -15,8 +15,10 @@ from torch import Tensor
 from trtkit import __version__
 from trtkit.checkpoints.weights import open_weights
 from trtkit.errors import CheckpointError
+from trtkit.evaluate.matrix_rounding import store_rounded
 from trtkit.evaluate.parity import ScoredToken
 from trtkit.evaluate.record import OracleStep
+from trtkit.evaluate.rolling import RollingRule
 from trtkit.evaluate.tolerance import Dtype
 
 TOP_K = 64
@@ -27,9 +29,10 @@ class Oracle:
     """A causal language model of transformers; no code from the checkpoint is run.
 
     Without a batch there is no padding: then what it answers depends on the checkpoint and the dtype alone.
+    quantization: the format that its matrices were rounded to.
     """
 
-    def __init__(self, model: Any, dtype: Dtype, weights_dtype: str) -> None:
+    def __init__(self, model: Any, dtype: Dtype, weights_dtype: str, quantization: str = "none") -> None:
         self.model = model
         self._head = model.get_output_embeddings().weight.detach()
         accepted = inspect.signature(model.forward).parameters
@@ -38,10 +41,11 @@ class Oracle:
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
         self.dtype = dtype
         self.weights_dtype = weights_dtype
+        self.quantization = quantization
 
     @classmethod
-    def load(cls, folder: Path, *, dtype: Dtype = "float32", device: str = "cpu") -> Self:
-        """Load a Hugging Face folder. Raises CheckpointError when transformers cannot."""
+    def load(cls, folder: Path, *, dtype: Dtype = "float32", device: str = "cpu", quantization: str = "none") -> Self:
+        """Load a Hugging Face folder, its matrices rounded to a quantization. Raises CheckpointError if that fails."""
         offline = {"local_files_only": True, "trust_remote_code": False}
         try:
             config = transformers.AutoConfig.from_pretrained(folder, **offline)
@@ -59,7 +63,9 @@ class Oracle:
                 code="ORACLE-LOAD",
                 where=str(folder),
             ) from error
-        return cls(model.eval(), dtype, _stored_dtype(folder))
+        if quantization != "none":
+            store_rounded(model.base_model, quantization)
+        return cls(model.eval(), dtype, _stored_dtype(folder), quantization)
 
     @property
     def num_layers(self) -> int:
@@ -92,19 +98,29 @@ class Oracle:
         }
 
     def answer(
-        self, prompt_ids: Sequence[int], max_new_tokens: int, end_ids: Sequence[int]
+        self,
+        prompt_ids: Sequence[int],
+        max_new_tokens: int,
+        end_ids: Sequence[int],
+        rolling: RollingRule | None = None,
     ) -> Iterator[tuple[int, OracleStep]]:
-        """Yield (token, step) of the greedy answer; up to the first of end_ids or max_new_tokens."""
+        """Yield (token, step) of the greedy answer; up to the first of end_ids or max_new_tokens.
+
+        With a rolling rule, tokens are dropped as a deployment without drafts does, and what is kept is read anew.
+        """
         cache: Any = None
-        pending = list(prompt_ids)
+        shown = pending = tuple(prompt_ids)
         for _ in range(max_new_tokens):
+            kept = rolling.shown(shown, 1) if rolling is not None else shown
+            if len(kept) < len(shown):
+                shown, pending, cache = kept, kept, None
             state, logits, cache = self._forward(pending, cache)
             step = self.describe(state, logits)
             token = step.token_ids[0]
             yield token, step
             if token in end_ids:
                 return
-            pending = [token]
+            shown, pending = (*shown, token), (token,)
 
     @torch.inference_mode()
     def follow(self, prompt_ids: Sequence[int], token_ids: Sequence[int], end_ids: Sequence[int]) -> list[ScoredToken]:

@@ -103,16 +103,21 @@ class Referee:
         return kept
 
     def follow(self, comparison: Comparison, scored: Sequence[ScoredToken]) -> Comparison:
-        """Judge the rest of a near-tie: every token of the deployed answer, not only the first that differs.
+        """Judge every token of a deployed answer, not only the first that differs from the recorded one.
 
-        The verdict turns to different at the first token whose margin rounding does not explain.
+        Different at the first token whose margin rounding does not explain. A near-tie stays one; another answer is
+        identical when each of its tokens is the oracle's own choice.
         """
         others = [(position, token) for position, token in enumerate(scored) if token.gap > 0]
         divergences = [self._judge_scored(position, token) for position, token in others]
         unexplained = next((found for found in divergences if not found.margin <= found.tolerance), None)
-        if unexplained is None:
+        if unexplained is not None:
+            return replace(comparison, verdict="different", divergence=unexplained, num_near_ties=len(divergences))
+        if comparison.verdict == "near-tie":
             return replace(comparison, num_near_ties=len(divergences))
-        return replace(comparison, verdict="different", divergence=unexplained, num_near_ties=len(divergences))
+        if not divergences:
+            return Comparison("identical", len(scored), num_near_ties=0)
+        return Comparison("near-tie", divergences[0].position, divergences[0], num_near_ties=len(divergences))
 
     def _judge(self, step: OracleStep, position: int, deployed_token: int) -> Divergence:
         """Margin and tolerance between the oracle's token and the deployed one, at their first difference."""

@@ -16,6 +16,7 @@ from trtkit.evaluate.check import STOP_SLACK, CheckResult, CheckRun, FindStop, p
 from trtkit.evaluate.deployment import Target, identified, open_endpoint, refuse_drafts_without_draft
 from trtkit.evaluate.endpoint import Endpoint
 from trtkit.evaluate.libraries import require_oracle_libraries
+from trtkit.evaluate.numerics import GivenFormats, formats_of, numeric_profile
 from trtkit.evaluate.parity import Referee
 from trtkit.evaluate.parity_shares import ParityShares
 from trtkit.evaluate.record import ParityRecord
@@ -27,7 +28,8 @@ from trtkit.evaluate.reports.parity_html import parity_html
 from trtkit.evaluate.sources import unchanged_source
 from trtkit.evaluate.stop_word import find_stop_word
 from trtkit.evaluate.text_answers import Decode
-from trtkit.evaluate.tolerance import Dtype, NumericProfile, loses_bits
+from trtkit.evaluate.tolerance import NumericProfile
+from trtkit.evaluate.window_scope import WindowScope
 from trtkit.progress import OnProgress, silent
 from trtkit.serving.draft_schedule import FILE as SCHEDULE_FILE
 from trtkit.serving.text import TextTokenizer
@@ -38,7 +40,7 @@ _UNKNOWN_BATCH_SIZE = 4
 @dataclass(frozen=True)
 class CheckOptions:
     """record: a record made earlier, instead of BUILD/parity/record.json. draft_lens: empty takes 0, 1 and the build's.
-    dtype: what a deployment computes in whose build is not at hand. in_process: execute the build's checkpoints here
+    formats: of a deployment whose build is not at hand. in_process: execute the build's checkpoints here
     instead of asking a server. replay: follow answers past a near-tie, which takes the original checkpoint and is
     left out for a record made elsewhere. tokenizer: the folder that reads the text of a server without token ids; None
     takes the build's, or the one beside the record. shares: override the build's. out: empty takes BUILD/parity.
@@ -47,7 +49,7 @@ class CheckOptions:
     choice: PromptChoice
     record: Path | None = None
     draft_lens: tuple[int, ...] = ()
-    dtype: Dtype = "bfloat16"
+    formats: GivenFormats = field(default_factory=GivenFormats)
     in_process: bool = False
     replay: bool = True
     tokenizer: Path | None = None
@@ -73,26 +75,42 @@ def check_parity(
     header = expected.record.header
     referee = Referee(header, _profile(target, options, expected.record))
     decode = _decoder(target, options)
-    requests = list(
-        plan_requests(
-            expected.answers,
-            _draft_lens(target, options),
-            served=not options.in_process,
-            find_stop=_stop_finder(target, decode),
-        )
+    planned = plan_requests(
+        expected.answers,
+        _draft_lens(target, options),
+        served=not options.in_process,
+        find_stop=_stop_finder(target, decode),
     )
+    scope = WindowScope.of(expected, in_process=options.in_process, follows=_follows(target, options))
+    requests = scope.judged(planned)
+    if not requests:
+        raise InputError(
+            "none of the answers can be judged: all pass the window of rolling sinks",
+            "serve the build, and leave --in-process out",
+            code="PROMPTS",
+        )
     with _endpoint(target, options, header.end_ids, clock_ns, on_progress) as endpoint:
         streams = target.build is None or target.build.config.serving.streaming
         run = CheckRun(endpoint, referee, expected.max_new_tokens, _concurrency(target), decode, streams)
         result = run.run(requests, on_progress)
-    if target.build is not None and options.replay and options.record is None and result.count("near-tie"):
+    if target.build is not None and _replays(target, options) and scope.needs_following(result):
         result = _follow(result, expected, target.build, referee, on_progress)
-    document = parity_document(result, _context(target, options, expected, referee))
+    document = parity_document(result, _context(target, options, expected, referee, scope))
     write_parity_reports(document, _out(target, options))
     return document
 
 
-def _context(target: Target, options: CheckOptions, expected: Expectation, referee: Referee) -> ParityContext:
+def _replays(target: Target, options: CheckOptions) -> bool:
+    return target.build is not None and options.replay and options.record is None
+
+
+def _follows(target: Target, options: CheckOptions) -> bool:
+    return target.build is not None and _replays(target, options) and target.build.config.serving.streaming
+
+
+def _context(
+    target: Target, options: CheckOptions, expected: Expectation, referee: Referee, scope: WindowScope
+) -> ParityContext:
     return ParityContext(
         deployment=target.name,
         command=options.command,
@@ -100,7 +118,8 @@ def _context(target: Target, options: CheckOptions, expected: Expectation, refer
         header=expected.record.header,
         profile=referee.profile,
         shares=options.shares.of(target.build),
-        skipped=[left_out for left_out in expected.record.skipped if left_out.prompt_key in expected.prompt_keys],
+        skipped=[*(s for s in expected.record.skipped if s.prompt_key in expected.prompt_keys), *scope.skipped],
+        past_window=scope.document(),
         versions={"trtkit": __version__, **(target.build.manifest["versions"] if target.build is not None else {})},
     )
 
@@ -188,23 +207,15 @@ def _follow(
     from trtkit.evaluate.oracle import Oracle
     from trtkit.evaluate.replay import follow_near_ties
 
-    oracle = Oracle.load(unchanged_source(build, "target"), dtype=referee.header.dtype)
+    header = referee.header
+    oracle = Oracle.load(unchanged_source(build, "target"), dtype=header.dtype, quantization=header.quantization)
     return follow_near_ties(result, expected.answers, oracle, referee, expected.max_new_tokens, on_progress)
 
 
 def _profile(target: Target, options: CheckOptions, record: ParityRecord) -> NumericProfile:
-    """The numerics of the deployment, as far as its build or the user says."""
-    header = record.header
-    dtype = target.build.config.target.dtype if target.build is not None else options.dtype
-    return NumericProfile(
-        dtype=dtype,
-        num_layers=header.num_layers,
-        hidden_size=header.hidden_size,
-        weights_rounded=loses_bits(header.weights_dtype, dtype),
-        conditioning=record.conditioning,
-        oracle_dtype=header.dtype,
-        kv_error=record.kv_errors.get(target.build.config.kv_cache.dtype, 0.0) if target.build is not None else 0.0,
-    )
+    """The numerics of the deployment by its build, or by the user and the record."""
+    own = formats_of(target.build) if target.build is not None else options.formats.over(record.formats)
+    return numeric_profile(record, own)
 
 
 def _concurrency(target: Target) -> int:

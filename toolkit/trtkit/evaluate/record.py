@@ -9,9 +9,10 @@ from typing import Any
 
 from trtkit.artifacts import disk_error, write_text
 from trtkit.errors import InputError
+from trtkit.evaluate.rolling import RollingRule
 from trtkit.evaluate.tolerance import Dtype
 
-SCHEMA = "trtkit.parity-record/2"
+SCHEMA = "trtkit.parity-record/3"
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ class RecordHeader:
     """What the answers depend on; two records with equal headers hold comparable answers.
 
     digest names the checkpoint's content; weights_dtype is the dtype its weights are stored in; max_row_norm is the
-    longest row of the head, which bounds the distance between any two rows by twice itself.
+    longest row of the head, which bounds the distance between any two rows by twice itself; quantization the format
+    that the oracle's own matrices were rounded to; rolling how it dropped tokens, as a deployment without drafts does.
     """
 
     checkpoint: str
@@ -76,6 +78,8 @@ class RecordHeader:
     end_ids: tuple[int, ...]
     max_new_tokens: int
     versions: Mapping[str, str]
+    quantization: str = "none"
+    rolling: RollingRule | None = None
 
 
 @dataclass(frozen=True)
@@ -88,11 +92,21 @@ class SkippedPrompt:
 
 
 @dataclass(frozen=True)
+class ServedFormats:
+    """How a deployment computes and stores: the dtype, its cache's where that is coarser, how layers are quantised."""
+
+    dtype: Dtype = "bfloat16"
+    kv_dtype: str = "auto"
+    quantization: str = "none"
+
+
+@dataclass(frozen=True)
 class ParityRecord:
     """A header, the answers, and the prompts that were left out. Greedy, so there is no seed.
 
-    conditioning is how strongly the weights amplify rounding, measured on these answers (conditioning.py); kv_errors
-    are the state errors of coarser caches by their dtype, those that were measured (rounding_cache.py).
+    conditioning is how strongly the weights amplify rounding, measured on these answers (conditioning.py). kv_errors
+    and weight_errors are the state errors of coarser caches and of quantised layers by their format, those that were
+    measured (rounding_cache.py, rounding_weights.py). formats are those of the build that it was made for.
     """
 
     header: RecordHeader
@@ -100,6 +114,8 @@ class ParityRecord:
     skipped: tuple[SkippedPrompt, ...] = ()
     conditioning: float = 1.0
     kv_errors: Mapping[str, float] = field(default_factory=dict)
+    weight_errors: Mapping[str, float] = field(default_factory=dict)
+    formats: ServedFormats = field(default_factory=ServedFormats)
 
     def covers(self, prompt_keys: Iterable[str]) -> bool:
         """Whether each of these prompts is answered here, or was left out for a reason."""
@@ -162,6 +178,8 @@ def write_record(path: Path, record: ParityRecord) -> None:
         "header": asdict(record.header),
         "conditioning": record.conditioning,
         "kv_errors": dict(record.kv_errors),
+        "weight_errors": dict(record.weight_errors),
+        "formats": asdict(record.formats),
         "skipped": [asdict(left_out) for left_out in record.skipped],
     }
     # One answer a line: small enough to read with a pager, and a diff names the prompt.
@@ -181,8 +199,15 @@ def read_record(path: Path) -> ParityRecord:
             raise ValueError(f"schema {document['schema']!r}, this version reads {SCHEMA!r}")
         answers = tuple(_answer_of(row) for row in document["answers"])
         skipped = tuple(SkippedPrompt(**row) for row in document["skipped"])
-        header, kv_errors = _header_of(document["header"]), dict(document["kv_errors"])
-        return ParityRecord(header, answers, skipped, document["conditioning"], kv_errors)
+        return ParityRecord(
+            _header_of(document["header"]),
+            answers,
+            skipped,
+            document["conditioning"],
+            dict(document["kv_errors"]),
+            dict(document["weight_errors"]),
+            ServedFormats(**document["formats"]),
+        )
     except OSError as error:
         raise InputError(
             f"cannot read the parity record: {error.strerror}", "run trtkit parity record first", where=str(path)
@@ -197,7 +222,8 @@ def read_record(path: Path) -> ParityRecord:
 
 
 def _header_of(row: Mapping[str, Any]) -> RecordHeader:
-    return RecordHeader(**{**row, "end_ids": tuple(row["end_ids"])})
+    rolling = RollingRule(**row["rolling"]) if row["rolling"] is not None else None
+    return RecordHeader(**{**row, "end_ids": tuple(row["end_ids"]), "rolling": rolling})
 
 
 def _answer_of(row: Mapping[str, Any]) -> RecordedAnswer:

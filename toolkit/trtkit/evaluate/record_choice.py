@@ -7,10 +7,13 @@ from trtkit.builds import Build
 from trtkit.checkpoints.stop_ids import read_stop_ids
 from trtkit.errors import InputError
 from trtkit.evaluate.libraries import require_oracle_libraries
+from trtkit.evaluate.numerics import formats_of, oracle_quantization
 from trtkit.evaluate.prompts import Prompt, choose_prompts
 from trtkit.evaluate.record import ParityRecord, RecordedAnswer, read_record
+from trtkit.evaluate.rolling import RollingRule
 from trtkit.evaluate.sources import unchanged_source
 from trtkit.evaluate.tolerance import Dtype
+from trtkit.planning.rolling import evicted_at_once
 from trtkit.progress import OnProgress, silent
 
 
@@ -77,20 +80,32 @@ def record_build(
         prompts=choice.read(build),
         end_ids=read_stop_ids(folder)[0],
         max_new_tokens=choice.length(build),
-        max_input_len=comparable_input_len(build, choice.length(build)),
+        max_input_len=_longest_prompt(build, choice.length(build)),
         batch_size=batch_size,
-        kv_dtype=build.config.kv_cache.dtype if build.config.kv_cache.dtype != "auto" else None,
+        formats=formats_of(build),
+        rolling=rolling_rule(build),
     )
-    oracle = Oracle.load(folder, dtype=dtype, device=device)
+    oracle = Oracle.load(folder, dtype=dtype, device=device, quantization=oracle_quantization(formats_of(build)))
     return make_record(oracle, PromptEncoder.load(folder), request, record_path(build), on_progress)
 
 
-def comparable_input_len(build: Build, max_new_tokens: int) -> int:
-    """The longest prompt whose answer the oracle can be asked for.
+def rolling_rule(build: Build) -> RollingRule | None:
+    """How the build's orchestrator drops tokens; None where it drops none, or the engine does."""
+    sinks = build.config.attention_sinks
+    if sinks is None or sinks.strategy != "rolling":
+        return None
+    evicted = evicted_at_once(sinks.window_tokens, build.config.kv_cache.block_size, sinks.evict_tokens)
+    return RollingRule(sinks.sink_tokens, sinks.window_tokens, evicted)
 
-    With rolling sinks the orchestrator drops old tokens when sinks and window are full, at a moment that depends on the
-    draft length. transformers drops none, so prompt, answer and the last draft have to fit.
-    """
+
+def _longest_prompt(build: Build, max_new_tokens: int) -> int | None:
+    """In tokens; with rolling sinks any prompt is taken."""
+    return comparable_input_len(build, max_new_tokens) if rolling_rule(build) is None else None
+
+
+def comparable_input_len(build: Build, max_new_tokens: int) -> int:
+    """The longest prompt whose answer is the same whoever drops old tokens when: prompt, answer and the last draft have
+    to fit into sinks and window."""
     config = build.config
     sinks, longest = config.attention_sinks, config.limits.max_input_len
     if sinks is None:
@@ -152,8 +167,7 @@ def _standing_record(build: Build, prompts: list[Prompt], max_new_tokens: int) -
     if not record_path(build).is_file():
         return None
     record = read_record(record_path(build))
-    kv_dtype = build.config.kv_cache.dtype
-    same = record.header.digest == _digest(build) and (kv_dtype == "auto" or kv_dtype in record.kv_errors)
+    same = record.header.digest == _digest(build) and record.formats == formats_of(build)
     enough = record.header.max_new_tokens >= max_new_tokens and record.covers(prompt.key for prompt in prompts)
     return record if same and enough else None
 

@@ -1,7 +1,7 @@
 """Makes a parity record: asks the oracle every prompt once, and no prompt twice. Knows no deployment."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trtkit.errors import InputError, RequestError
@@ -16,11 +16,14 @@ from trtkit.evaluate.record import (
     RecordedAnswer,
     RecordHeader,
     RecordJournal,
+    ServedFormats,
     SkippedPrompt,
     read_record,
     write_record,
 )
-from trtkit.evaluate.rounding_cache import RoundedKv, measure_kv_error
+from trtkit.evaluate.rolling import RollingRule
+from trtkit.evaluate.rounding_cache import measure_kv_error
+from trtkit.evaluate.rounding_weights import measure_weight_error
 from trtkit.progress import OnProgress, Progress, silent
 
 
@@ -29,8 +32,8 @@ class RecordRequest:
     """What to ask, of which checkpoint.
 
     max_input_len is the longest prompt that the deployment takes. batch_size prompts are asked at once; 1 is exact,
-    more is faster on a GPU and pads (oracle_batch.py). kv_dtype is the deployment's cache where that is coarser than
-    the model, so that what it explains is measured.
+    more is faster on a GPU and pads (oracle_batch.py). formats are the deployment's: what they explain is measured.
+    rolling: tokens are dropped by this rule, and such answers are asked for one at a time.
     """
 
     checkpoint: str
@@ -41,7 +44,8 @@ class RecordRequest:
     max_new_tokens: int
     max_input_len: int | None = None
     batch_size: int = 1
-    kv_dtype: RoundedKv | None = None
+    formats: ServedFormats = field(default_factory=ServedFormats)
+    rolling: RollingRule | None = None
 
 
 def make_record(
@@ -67,10 +71,15 @@ def make_record(
     skipped += [left_out for left_out in standing.skipped if left_out not in skipped]
     sequences = [((*answer.prompt_ids, *answer.token_ids), len(answer.token_ids)) for answer in known.values()]
     conditioning = measure_conditioning(oracle, request.folder, sequences, on_progress)
-    kv_errors = dict(standing.kv_errors)
-    if request.kv_dtype is not None:
-        kv_errors[request.kv_dtype] = measure_kv_error(oracle, sequences, request.kv_dtype)
-    record = ParityRecord(header, tuple(known.values()), tuple(skipped), conditioning, kv_errors)
+    kv_errors, weight_errors = dict(standing.kv_errors), dict(standing.weight_errors)
+    kv_dtype, quantization = request.formats.kv_dtype, request.formats.quantization
+    if kv_dtype != "auto":
+        kv_errors[kv_dtype] = measure_kv_error(oracle, sequences, kv_dtype)
+    if quantization not in ("none", oracle.quantization):
+        weight_errors[quantization] = measure_weight_error(oracle, sequences, quantization)
+    record = ParityRecord(
+        header, tuple(known.values()), tuple(skipped), conditioning, kv_errors, weight_errors, request.formats
+    )
     write_record(path, record)
     journal.close()
     return record
@@ -89,6 +98,8 @@ def _header(oracle: Oracle, request: RecordRequest) -> RecordHeader:
         end_ids=request.end_ids,
         max_new_tokens=request.max_new_tokens,
         versions=oracle.versions,
+        quantization=oracle.quantization,
+        rolling=request.rolling,
     )
 
 
@@ -131,10 +142,10 @@ def _standing_record(path: Path, header: RecordHeader) -> ParityRecord:
 def _ask(
     oracle: Oracle, asked: Sequence[tuple[Prompt, EncodedPrompt]], header: RecordHeader
 ) -> Iterator[RecordedAnswer]:
-    if len(asked) == 1:
-        prompt, sent = asked[0]
-        steps = [step for _, step in oracle.answer(sent.prompt_ids, header.max_new_tokens, header.end_ids)]
-        yield _answer(prompt, sent, steps, header)
+    if len(asked) == 1 or header.rolling is not None:
+        for prompt, sent in asked:
+            answer = oracle.answer(sent.prompt_ids, header.max_new_tokens, header.end_ids, header.rolling)
+            yield _answer(prompt, sent, [step for _, step in answer], header)
         return
     prompts = [sent.prompt_ids for _, sent in asked]
     answers = answer_batch(oracle, prompts, header.max_new_tokens, header.end_ids)

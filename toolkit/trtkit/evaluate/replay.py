@@ -9,8 +9,10 @@ from dataclasses import replace
 
 from trtkit.evaluate.check import CheckedCase, CheckResult
 from trtkit.evaluate.oracle import Oracle
-from trtkit.evaluate.parity import Comparison, Referee
+from trtkit.evaluate.parity import Comparison, Referee, ScoredToken
+from trtkit.evaluate.past_window import needs_following, passes_window, steps_of_case
 from trtkit.evaluate.record import RecordedAnswer
+from trtkit.evaluate.rolling import stretches_of
 from trtkit.progress import OnProgress, Progress, silent
 
 
@@ -22,21 +24,35 @@ def follow_near_ties(
     max_new_tokens: int,
     on_progress: OnProgress = silent,
 ) -> CheckResult:
-    """The result with every near-tie judged to the end of its answer; one pass of the oracle per distinct answer."""
-    prompts = {answer.name: answer.prompt_ids for answer in answers}
-    # An answer that a stop word ended has no end that could be followed to.
-    ties = [case for case in result.cases if case.comparison.verdict == "near-tie" and case.condition != "stop-word"]
-    followed: dict[tuple[str, tuple[int, ...]], Comparison] = {}
+    """The result with every case that needs it judged to the end of its answer; one pass of the oracle per distinct
+    answer, or more past a rolling window: one between two evictions."""
+    known = {answer.name: answer for answer in answers}
+    rule = referee.header.rolling
+    ties = [c for c in result.cases if needs_following(c, passes_window(rule, known[c.name], max_new_tokens))]
+    followed: dict[tuple[object, ...], Comparison] = {}
     for done, case in enumerate(ties):
-        on_progress(Progress("replay", done, len(ties), "near-ties"))
+        on_progress(Progress("replay", done, len(ties), "answers"))
         if _key(case) not in followed:
-            token_ids = referee.normalized(case.generation.token_ids, max_new_tokens)
-            scored = oracle.follow(prompts[case.name], token_ids, referee.header.end_ids)
+            scored = _scored(case, known[case.name].prompt_ids, oracle, referee, max_new_tokens)
             followed[_key(case)] = referee.follow(case.comparison, scored)
-    on_progress(Progress("replay", len(ties), len(ties), "near-ties"))
+    on_progress(Progress("replay", len(ties), len(ties), "answers"))
     cases = (replace(case, comparison=followed[_key(case)]) if case in ties else case for case in result.cases)
     return CheckResult(tuple(cases))
 
 
-def _key(case: CheckedCase) -> tuple[str, tuple[int, ...]]:
-    return case.name, case.generation.token_ids
+def _scored(
+    case: CheckedCase, prompt_ids: tuple[int, ...], oracle: Oracle, referee: Referee, max_new_tokens: int
+) -> list[ScoredToken]:
+    header = referee.header
+    token_ids = referee.normalized(case.generation.token_ids, max_new_tokens)
+    if header.rolling is None:
+        return oracle.follow(prompt_ids, token_ids, header.end_ids)
+    steps = steps_of_case(case, token_ids)
+    stretches = stretches_of(header.rolling, prompt_ids, steps, case.draft_len or 0, max_new_tokens)
+    return [token for s in stretches for token in oracle.follow(s.context_ids, s.token_ids, header.end_ids)]
+
+
+def _key(case: CheckedCase) -> tuple[object, ...]:
+    generation = case.generation
+    sizes = tuple(arrival.num_tokens for arrival in generation.arrivals) if case.draft_len else ()
+    return case.name, case.draft_len, generation.token_ids, sizes, case.comparison.verdict

@@ -5,7 +5,7 @@ Own arithmetic, none of the engine's: what it says bounds what the engine may do
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,12 +13,11 @@ from transformers import DynamicCache
 
 from trtkit.evaluate.oracle import Oracle
 
-RoundedKv = Literal["fp8", "int8", "int4"]
 MAX_SEQUENCES = 12
 _E4M3_MAX, _INT8_MAX, _INT4_STEPS, _INT4_GROUP = 448.0, 127.0, 15, 32
 
 
-def round_trip(values: Tensor, kind: RoundedKv) -> Tensor:
+def round_trip(values: Tensor, kind: str) -> Tensor:
     """What comes back from the cache.  values [B, H, T, D]
 
     fp8 is e4m3, int8 whole numbers up to 127, both with one scale that maps the largest value of the layer to the
@@ -39,7 +38,7 @@ def round_trip(values: Tensor, kind: RoundedKv) -> Tensor:
 class RoundingCache(DynamicCache):
     """transformers' cache, which gives back what a coarser one would."""
 
-    def __init__(self, kind: RoundedKv) -> None:
+    def __init__(self, kind: str) -> None:
         super().__init__()
         self._round: Callable[[Tensor], Tensor] = lambda values: round_trip(values, kind)
 
@@ -48,7 +47,7 @@ class RoundingCache(DynamicCache):
         return super().update(self._round(key_states), self._round(value_states), *rest, **named)
 
 
-def measure_kv_error(oracle: Oracle, sequences: Sequence[tuple[Sequence[int], int]], kind: RoundedKv) -> float:
+def measure_kv_error(oracle: Oracle, sequences: Sequence[tuple[Sequence[int], int]], kind: str) -> float:
     """Root-mean-square relative distance of the oracle's last states with and without the rounding.
 
     sequences: (token ids, how many of the last ones count). The first token of a text attends to itself alone, and its

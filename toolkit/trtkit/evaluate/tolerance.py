@@ -36,10 +36,10 @@ class NumericProfile:
     """What decides how far rounding carries a deployment: its dtype, the shape of the model, and its conditioning.
 
     weights_rounded says that the checkpoint's weights are wider than the deployment's dtype, quantization how linear
-    layers are stored (the tolerance of a near-tie does not depend on it). conditioning is how much
-    larger the model's state error is than roundings that neither grow nor shrink would make it; it belongs to the
-    weights, not to the dtype (conditioning.py measures it). kv_error is what a cache in FP8, INT8 or INT4 adds: the
-    distance of the oracle's own states with and without that rounding (rounding_cache.py measures it).
+    layers are stored. conditioning is how much larger the model's state error is than roundings that neither grow nor
+    shrink would make it; it belongs to the weights, not to the dtype (conditioning.py measures it). kv_error is what a
+    cache in FP8, INT8 or INT4 adds, weight_error what the quantised layers add: the distance of the oracle's own states
+    with and without that rounding (rounding_cache.py and rounding_weights.py measure them).
     """
 
     dtype: Dtype
@@ -49,6 +49,7 @@ class NumericProfile:
     conditioning: float = 1.0
     oracle_dtype: Dtype = "float32"
     kv_error: float = 0.0
+    weight_error: float = 0.0
     quantization: str = "none"
 
     @property
@@ -58,7 +59,8 @@ class NumericProfile:
             self.dtype, self.num_layers, self.hidden_size, weights_rounded=self.weights_rounded
         )
         oracle = unconditioned_state_error(self.oracle_dtype, self.num_layers, self.hidden_size)
-        return math.hypot(max(self.conditioning, 1.0) * math.hypot(deployed, oracle), self.kv_error)
+        rounding = max(self.conditioning, 1.0) * math.hypot(deployed, oracle)
+        return math.hypot(rounding, self.kv_error, self.weight_error)
 
     @property
     def logit_error(self) -> float:

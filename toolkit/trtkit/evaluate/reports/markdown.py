@@ -10,6 +10,7 @@ def parity_markdown(document: Mapping[str, Any]) -> str:
     """Verdict, counts, every divergence, and how to do it again."""
     lines = [f"## Parity of {document['deployment']}: {document['verdict']}", "", parity_summary(document), ""]
     lines += [f"- **{line}**" for line in diagnosis_lines(document)]
+    lines += [f"- {line}" for line in window_lines(document)]
     differences = [
         (prompt["name"], case["draft_len"], case["condition"], case["verdict"], text)
         for prompt in document["prompts"]
@@ -35,6 +36,19 @@ def parity_summary(document: Mapping[str, Any]) -> str:
         f"{document['near_tie']} near-tie, {document['different']} different ({document['num_requests']} requests"
     )
     return text + (f", {len(document['skipped'])} prompts left out)" if document["skipped"] else ")")
+
+
+def window_lines(document: Mapping[str, Any]) -> list[str]:
+    """What was judged past the window of rolling sinks; nothing where no answer passes it."""
+    past = document["past_window"]
+    if past is None or not (past["prompts"] or past["num_requests_left_out"]):
+        return []
+    line = (
+        f"{len(past['prompts'])} prompts pass the window of {past['sink_tokens']} + {past['window_tokens']} tokens: "
+        f"held to what the oracle answers to the tokens that are kept"
+    )
+    left_out = past["num_requests_left_out"]
+    return [line + (f"; {left_out} requests left out, since nothing tells what was dropped when" if left_out else "")]
 
 
 def diagnosis_lines(document: Mapping[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ SCHEMA = "trtkit.parity-report/1"
 FORMULA = (
     "tolerance = {deviations:g} * state_error * |h| * |w_a - w_b| / sqrt({hidden_size}) + {logit_error:.3g} * |logit|; "
     "state_error = {state_error:.3g} for {dtype}, {num_layers} layers, conditioning {conditioning:.3g}, "
-    "cache {kv_error:.3g}"
+    "cache {kv_error:.3g}, weights {weight_error:.3g}"
 )
 
 
@@ -31,6 +31,7 @@ class ParityContext:
     shares: Mapping[str, float]
     skipped: Sequence[SkippedPrompt]
     versions: Mapping[str, str]
+    past_window: Mapping[str, Any] | None = None
 
 
 def parity_document(result: CheckResult, context: ParityContext) -> dict[str, Any]:
@@ -53,6 +54,7 @@ def parity_document(result: CheckResult, context: ParityContext) -> dict[str, An
         "tolerance": {**asdict(context.profile), "formula": formula_of(context.profile)},
         "acceptance": {"cold": result.acceptance(cold=True), "repeated": result.acceptance(cold=False)},
         "versions": dict(context.versions),
+        "past_window": context.past_window,
         "skipped": [{"name": left_out.name, "reason": left_out.reason} for left_out in context.skipped],
         "prompts": [
             {

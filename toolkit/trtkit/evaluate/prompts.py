@@ -10,9 +10,13 @@ from typing import Any
 
 from trtkit.artifacts import key_of
 from trtkit.errors import InputError
+from trtkit.evaluate.aiperf_inputs import rows_of_inputs
 
 GROUPS = ("short", "chat", "multilingual", "code", "long", "repeat", "window")
-_FORMS = 'a JSONL file with "text" or "messages" on each line, or a text file with one prompt a line'
+_FORMS = (
+    'a JSONL file with "text" or "messages" on each line, the inputs.json of an aiperf run, '
+    "or a text file with one prompt a line"
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ def read_prompts(path: Path) -> list[Prompt]:
         raise InputError(
             f"cannot read the prompts: {error}", f"give {_FORMS}", code="PROMPTS", where=str(path)
         ) from None
-    prompts = _parse_jsonl(text, str(path)) if path.suffix == ".jsonl" else _parse_lines(text, path.stem)
+    prompts = _PARSERS.get(path.suffix, _parse_lines)(text, str(path))
     if not prompts:
         raise InputError("the file holds no prompt", f"give {_FORMS}", code="PROMPTS", where=str(path))
     _refuse_duplicates(prompts, str(path))
@@ -64,7 +68,8 @@ def choose_prompts(path: Path | None, limit: int | None) -> list[Prompt]:
     return (shipped_prompts() if path is None else read_prompts(path))[:limit]
 
 
-def _parse_lines(text: str, group: str) -> list[Prompt]:
+def _parse_lines(text: str, where: str) -> list[Prompt]:
+    group = Path(where).stem
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     return [Prompt(f"{group}-{number}", group, text=line) for number, line in lines]
 
@@ -73,6 +78,17 @@ def _parse_jsonl(text: str, where: str) -> list[Prompt]:
     # Not splitlines(): JSON strings may hold U+2028, which is a line break there and nowhere else.
     rows = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     return [_parse_row(line, f"{where}:{number}", Path(where).stem, number) for number, line in rows]
+
+
+def _parse_inputs(text: str, where: str) -> list[Prompt]:
+    group = Path(where).stem
+    try:
+        return [_prompt_of(row, f"{group}-{number}", group) for number, row in enumerate(rows_of_inputs(text), 1)]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"not what aiperf writes: {error}", f"give {_FORMS}", code="PROMPTS", where=where) from None
+
+
+_PARSERS = {".jsonl": _parse_jsonl, ".json": _parse_inputs}
 
 
 def _parse_row(line: str, where: str, group: str, number: int) -> Prompt:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from trtkit.errors import DifferenceError, InputError
 from trtkit.evaluate.baseline import DEFAULT_TOLERANCES, baseline_of, compare, measures_of, read_baseline
-from trtkit.evaluate.bench_run import refuse_regression
+from trtkit.evaluate.bench_run import refuse_regression, write_baseline
 
 
 def run(mode: str, draft_len: int, tokens_per_s: float, acceptance: float | None = None) -> dict[str, Any]:
@@ -89,6 +89,23 @@ def test_a_regression_fails_with_every_measure_in_the_message() -> None:
     ):
         refuse_regression(document)
     refuse_regression(bench())  # without a baseline nothing is refused
+
+
+def test_a_baseline_made_again_keeps_what_was_edited(tmp_path: Path) -> None:
+    path = tmp_path / "baseline.json"
+    write_baseline(path, bench())
+    assert read_baseline(path) == BASELINE
+    tolerances = DEFAULT_TOLERANCES | {"acceptance_rate": 0.4}
+    edited = {**BASELINE, "tolerances": tolerances, "runs": {"speculative K=4 c=1": {"acceptance_rate": 0.5}}}
+    path.write_text(json.dumps(edited))
+    write_baseline(path, bench(acceptance=0.25))
+    again = read_baseline(path)
+    assert again["tolerances"] == tolerances
+    assert again["runs"] == {"speculative K=4 c=1": {"acceptance_rate": 0.25}}
+    other = bench()
+    other["runs"] = other["runs"][:2]
+    with pytest.raises(InputError, match="none of the baseline's runs"):
+        write_baseline(path, other)
 
 
 @pytest.mark.parametrize(

@@ -59,14 +59,32 @@ def measures_of(document: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     return measures
 
 
-def baseline_of(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The baseline that this bench makes, with the default tolerances, to be committed and edited."""
+def baseline_of(document: Mapping[str, Any], standing: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The baseline that this bench makes, to be committed and edited.
+
+    A standing one keeps its tolerances, and those of its runs and measures that this bench has: what was taken out by
+    hand does not come back.
+    """
+    measured = measures_of(document)
+    if standing is not None:
+        chosen = {run: measures.keys() for run, measures in standing["runs"].items()}
+        measured = {
+            run: {measure: value for measure, value in measures.items() if measure in chosen[run]}
+            for run, measures in measured.items()
+            if run in chosen
+        }
+        if not measured:
+            raise InputError(
+                "this bench has none of the baseline's runs",
+                f"measure {', '.join(chosen)}; or remove the file to begin another",
+                code="BASELINE",
+            )
     return {
         "schema": SCHEMA,
         "deployment": document["deployment"],
         "command": document["command"],
-        "tolerances": DEFAULT_TOLERANCES,
-        "runs": measures_of(document),
+        "tolerances": DEFAULT_TOLERANCES if standing is None else standing["tolerances"],
+        "runs": measured,
         "versions": document["versions"],
     }
 

@@ -90,9 +90,11 @@ def bench_deployment(
 
 
 def write_baseline(path: Path, document: dict[str, Any]) -> None:
-    """Make this bench the baseline. Raises BuildError when the file cannot be written."""
+    """Make this bench the baseline; see baseline_of for what a standing one keeps. Raises BuildError when the file
+    cannot be written, InputError when a standing file is no baseline."""
+    standing = read_baseline(path) if path.exists() else None
     try:
-        write_text(path, _json(baseline_of(document)))
+        write_text(path, _json(baseline_of(document, standing)))
     except OSError as error:
         raise disk_error(error, path) from error
 

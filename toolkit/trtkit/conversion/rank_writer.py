@@ -39,12 +39,16 @@ class RankWriter:
         return [header for target in targets for header in self._encoder_of(target).headers(target)]
 
     def finished(self, index: int, targets: Sequence[Target]) -> WrittenFile | None:
-        """The rank file, when an earlier run with this key finished it and it still has its size."""
+        """The rank file, when an earlier run with this key finished it and it still has its size.
+
+        What was found in its tensors then is found again, since nobody reads them now.
+        """
         path = self._path(index)
         try:
             record = json.loads(self._record(index).read_text(encoding="utf-8"))
             num_bytes = path.stat().st_size
             if record["key"] == self._key and num_bytes == file_bytes(self.headers(targets)):
+                self._source.add_findings(record["findings"])
                 return WrittenFile(path.name, num_bytes, record["crc32"], skipped=True)
         except (OSError, ValueError, KeyError, TypeError):
             pass
@@ -65,7 +69,9 @@ class RankWriter:
                 self._encoder_of(row[0]).write(row, sinks)
                 on_progress(Progress("convert", done, len(rows), "tensors"))
             self._source.check_unchanged()
-            written = [self._finish(index, sink) for index, sink in zip(ranks, sinks, strict=True) if sink]
+            written = [
+                self._finish(index, ranks[index], sink) for index, sink in zip(ranks, sinks, strict=True) if sink
+            ]
         kept = [file for file in found.values() if file is not None]
         return sorted(kept + written, key=lambda file: (len(file.name), file.name))
 
@@ -73,9 +79,11 @@ class RankWriter:
         self._record(index).unlink(missing_ok=True)
         return RankFile(self._path(index), self.headers(targets), lanes)
 
-    def _finish(self, index: int, sink: RankFile) -> WrittenFile:
+    def _finish(self, index: int, targets: Sequence[Target], sink: RankFile) -> WrittenFile:
         crc32 = sink.finish()
-        write_text(self._record(index), json.dumps({"key": self._key, "crc32": crc32}) + "\n")
+        read = {piece.source for target in targets for piece in target.slices}
+        record = {"key": self._key, "crc32": crc32, "findings": self._source.findings_in(read)}
+        write_text(self._record(index), json.dumps(record) + "\n")
         return WrittenFile(sink.path.name, sink.num_bytes, crc32, skipped=False)
 
     def _path(self, index: int) -> Path:

@@ -5,7 +5,7 @@ is an error that can be reported; and resident memory stays at a few blocks.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,22 @@ class SourceFiles:
     def holds_non_finite(self, name: str) -> bool:
         """Whether NaN or Inf is among the tensor's values."""
         return any(has_non_finite(block, self.dtype_of(name)) for block in self.all_blocks(name))
+
+    def findings_in(self, names: Set[str]) -> dict[str, list[str]]:
+        """What was met so far in these tensors, as a record that `add_findings` takes."""
+        return {kind: sorted(found & names) for kind, found in self._findings().items()}
+
+    def add_findings(self, record: Mapping[str, Sequence[str]]) -> None:
+        """Take over what an earlier run met. Raises KeyError, TypeError or ValueError for anything but its record."""
+        known = set(self._weights)
+        taken = {kind: set(record[kind]) for kind in self._findings()}
+        if not all(names <= known for names in taken.values()):
+            raise ValueError("the record names tensors of another checkpoint")
+        for kind, found in self._findings().items():
+            found |= taken[kind]
+
+    def _findings(self) -> dict[str, set[str]]:
+        return {"non_finite": self.non_finite, "overflowed": self.overflowed}
 
     def check_unchanged(self) -> None:
         """Raise CheckpointError CKPT-CHANGED when a file was replaced, resized or written to since it was opened."""

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny import tiny_checkpoint
 from trtkit.conversion import disk_file
 from trtkit.conversion.checksum import Crc32, crc32_of
+from trtkit.conversion.convert import convert_checkpoint
 from trtkit.conversion.disk_file import ALIGNMENT, DiskFile
+from trtkit.conversion.options import ConversionOptions
 from trtkit.conversion.rank_file import RankFile, TensorHeader
 from trtkit.conversion.write_lanes import BLOCK_BYTES, WriteLanes
+from trtkit.errors import BuildError
 
 
 def aligned(data: bytes) -> memoryview:
@@ -35,8 +39,9 @@ def test_blocks_and_a_rest_are_appended(
     assert (tmp_path / "file").read_bytes() == b"".join(parts)
 
 
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP])
 def test_a_file_system_that_refuses_direct_writing_is_written_through_the_page_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real_open, real_write = os.open, os.write
     refused: list[str] = []
@@ -44,13 +49,13 @@ def test_a_file_system_that_refuses_direct_writing_is_written_through_the_page_c
     def refuse_open(path: Path, flags: int, mode: int) -> int:
         if flags & os.O_DIRECT and path.name == "at open":
             refused.append("open")
-            raise OSError(errno.EINVAL, "no direct files here")
+            raise OSError(number, "no direct files here")
         return real_open(path, flags, mode)
 
     def refuse_write(descriptor: int, data: memoryview) -> int:
         if len(refused) == 1:
             refused.append("write")
-            raise OSError(errno.EINVAL, "other alignment")
+            raise OSError(number, "other alignment")
         return real_write(descriptor, data)
 
     monkeypatch.setattr(os, "open", refuse_open)
@@ -78,6 +83,41 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
             file.append(values)
         file.abandon()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_header_that_cannot_be_written_leaves_no_file_and_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_space(descriptor: int, data: memoryview) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", no_space)
+    headers = [TensorHeader(str(number).zfill(200), "uint8", (1,)) for number in range(50_000)]
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with WriteLanes() as lanes, pytest.raises(OSError, match="No space left"):
+        RankFile(tmp_path / "rank0.safetensors", headers, lanes)
+    assert not list(tmp_path.iterdir())
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_ranks_opened_before_one_that_cannot_be_are_closed_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tiny_checkpoint(tmp_path / "source")
+    real_open = os.open
+
+    def no_second(path: Path | str, flags: int, mode: int = 0o777) -> int:
+        if Path(path).name == ".rank1.safetensors.partial":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real_open(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", no_second)
+    (tmp_path / "out").mkdir()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(BuildError, match="No space left"):
+        convert_checkpoint(source, tmp_path / "out", ConversionOptions(tensor_parallel=2))
+    assert not list((tmp_path / "out").iterdir())
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_a_rank_file_of_many_blocks_holds_its_tensors_and_their_checksum(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 # What every disk and file system of today accepts as a unit of direct writing.
 ALIGNMENT = 4096
 _DIRECT = getattr(os, "O_DIRECT", 0)
+# How file systems say that they, or this file, cannot be written directly.
+_NOT_DIRECTLY = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 
 class DiskFile:
@@ -23,7 +25,7 @@ class DiskFile:
         try:
             self._descriptor = os.open(path, flags | _DIRECT, 0o666)
         except OSError as error:
-            if error.errno != errno.EINVAL:
+            if not (_DIRECT and error.errno in _NOT_DIRECTLY):
                 raise
             self._is_direct = False
             self._descriptor = os.open(path, flags, 0o666)
@@ -37,7 +39,7 @@ class DiskFile:
             try:
                 block = block[os.write(self._descriptor, block) :]
             except OSError as error:
-                if not (self._is_direct and error.errno == errno.EINVAL):
+                if not (self._is_direct and error.errno in _NOT_DIRECTLY):
                     raise
                 self._use_page_cache()
 

@@ -61,12 +61,16 @@ class RankFile:
         self.path = path
         self.num_bytes = len(header) + sum(tensor.num_bytes for tensor in tensors)
         self._beside = path.with_name(f".{path.name}.partial")
-        self._file = DiskFile(self._beside)
         self._digest = Crc32()
         self._lanes = lanes
         self._filling, self._other = Block(), Block()
         self._written = 0
-        self.append(header)
+        self._file = DiskFile(self._beside)
+        try:
+            self.append(header)
+        except BaseException:
+            self.abandon()
+            raise
 
     def append(self, data: NDArray[Any] | bytes) -> None:
         """Write the bytes of a C-contiguous array."""

@@ -61,9 +61,10 @@ class RankWriter:
             return [file for file in found.values() if file is not None]
         with ExitStack() as stack:
             lanes = stack.enter_context(WriteLanes())
-            sinks = [None if found[index] else self._open(index, ranks[index], lanes) for index in ranks]
-            for sink in sinks:
-                stack.callback(_abandon, sink)
+            sinks: list[RankFile | None] = []
+            for index, targets in ranks.items():
+                sinks.append(None if found[index] else self._open(index, targets, lanes))
+                stack.callback(_abandon, sinks[-1])
             rows = list(zip(*ranks.values(), strict=True))
             for done, row in enumerate(rows, start=1):
                 self._encoder_of(row[0]).write(row, sinks)

@@ -1,6 +1,7 @@
 """The Triton model of the stand-in backend `tensorrtllm`. Knows Triton's life cycle and the parameters it honours."""
 
 import itertools
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -51,13 +52,18 @@ class StandIn:
         )
 
     def execute(self, requests: Sequence[Any]) -> None:
-        """Hand the requests to the loop; their responses are sent from there."""
+        """Hand the requests to the loop; their responses are sent from there.
+
+        Triton's stub keeps Python's lock until it has told the server that this method is over. Sleeping for no time
+        passes the lock to the loop's thread, whose arithmetic then runs meanwhile.
+        """
         for request in requests:
             sender = Sender(request, self._contract)
             try:
                 self._begin(read_inputs(request, self._contract), sender)
             except TrtkitError as error:
                 sender.fail(error)
+        time.sleep(0)
 
     def finalize(self) -> None:
         """Stop the loop."""

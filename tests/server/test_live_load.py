@@ -4,12 +4,11 @@ import threading
 import time
 from pathlib import Path
 
-import psutil
 import pytest
+from process_memory import memory_mib
 from trtkit.client.completion import collect
 from trtkit.client.request import GenerateRequest
 from trtkit.client.triton_client import TritonClient
-from trtkit.server.processes import stubs_of
 from trtkit.server.triton_server import TritonServer
 
 pytestmark = [pytest.mark.tritonserver, pytest.mark.slow]
@@ -24,11 +23,6 @@ def request_of(number: int) -> GenerateRequest:
 
 def answer(client: TritonClient, number: int) -> tuple[int, ...]:
     return collect(client.generate(request_of(number)), lambda _: None).token_ids
-
-
-def memory_mib(server: TritonServer) -> dict[str, float]:
-    pids = {"server": server.pid} | {stub.model: stub.pid for stub in stubs_of(server.shm_prefix)}
-    return {name: psutil.Process(pid).memory_info().rss / 2**20 for name, pid in pids.items()}
 
 
 @pytest.fixture

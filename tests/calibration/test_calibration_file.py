@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from calibrated import SAMPLES
 from converted import read_ranks
+from safetensors.numpy import load_file, save_file
 from tiny import tiny_checkpoint
 from trtkit.calibration.calibration_file import ScaleOptions
 from trtkit.calibration.jobs import Choices, plan_calibrations
@@ -79,6 +80,17 @@ def test_an_unused_expert_takes_its_siblings_limit(tmp_path: Path) -> None:
     experts = {name: v for name, v in inputs.items() if name.startswith("model.layers.0.") and name.endswith(".w2")}
     assert len(experts) == 32
     assert min(experts.values()) > 0
+
+
+def test_values_too_small_for_a_scale_get_a_limit_that_the_converter_takes(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf")
+    weights = load_file(folder / "model.safetensors")
+    weights["model.layers.1.self_attn.v_proj.weight"] *= np.float32(1e-38)
+    save_file(weights, folder / "model.safetensors")
+    path = calibrate(folder, tmp_path / "out", CalibrationOptions("float32"), TEXTS).out / "calibration.json"
+    assert read_calibration(path).kv_cache[1][1] == 448.0
+    options = ConversionOptions(dtype="float32", quantization="fp8", kv_cache_dtype="fp8", calibration=path)
+    convert_to(folder, tmp_path / "trt", options)
 
 
 def test_another_method_uses_the_measurements_again(tmp_path: Path) -> None:

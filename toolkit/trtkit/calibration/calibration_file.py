@@ -15,6 +15,7 @@ from trtkit.calibration.number_formats import LARGEST, Format
 from trtkit.calibration.records import LayerRecord, TensorRecord
 from trtkit.calibration.scales import ScaleMethod
 from trtkit.conversion.calibration import SCHEMA
+from trtkit.conversion.static_scale import static_scale
 from trtkit.findings import Finding
 
 FILE_NAME = "calibration.json"
@@ -89,8 +90,11 @@ def unused_expert_findings(limits: Limits, where: str) -> list[Finding]:
 
 
 def _limit(tensor: TensorRecord, kind: Format, method: ScaleMethod) -> float:
-    """The limit; the largest code itself for a tensor of zeros, so that its scale is 1.0."""
-    return method.limit(tensor.histogram, tensor.amax, kind) or LARGEST[kind]
+    """The limit; the largest code itself, so that the scale is 1.0, for a tensor of zeros or of numbers so small that
+    float32 has no scale for them.
+    """
+    limit = method.limit(tensor.histogram, tensor.amax, kind)
+    return limit if static_scale(limit, LARGEST[kind]) is not None else LARGEST[kind]
 
 
 def _siblings(module: str, inputs: Mapping[str, float]) -> float:

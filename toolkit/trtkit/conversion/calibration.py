@@ -5,15 +5,20 @@ The file is JSON (docs/conversion.md): {"schema": "trtkit.calibration/1", "input
 as in the checkpoint, without ".weight"; k and v are measured as they enter the cache.
 """
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from trtkit.checkpoints.digest import checkpoint_digest
 from trtkit.checkpoints.json_fields import JsonFields, read_json_fields
+from trtkit.conversion.static_scale import static_scale
 from trtkit.errors import CheckpointError, InputError
 
 SCHEMA = "trtkit.calibration/1"
-_MAKE_ONE = "make one with `trtkit calibrate`; docs/conversion.md describes it"
+_MAKE_ONE = "make this calibration file again with `trtkit calibrate`; docs/conversion.md describes it"
+_LAYER = re.compile(r"(?:0|[1-9][0-9]{0,5})")  # one spelling for each layer: "00" would hide "0"
 
 
 @dataclass(frozen=True)
@@ -24,28 +29,49 @@ class Calibration:
     kv_cache: dict[int, tuple[float, float]]
     where: str
 
-    def input_max(self, modules: list[str]) -> float:
-        """The largest input of modules that share one scale. Raises InputError CONV-CALIBRATION when one is missing."""
+    def input_scale(self, modules: list[str], largest_code: float) -> float:
+        """The activation scale of modules that share one. Raises InputError CONV-CALIBRATION when a limit is missing
+        or gives no scale.
+        """
         missing = [module for module in modules if module not in self.inputs]
         if missing:
             raise _missing(f"no input maximum for {missing[0]}", self.where)
-        return max(self.inputs[module] for module in modules)
+        widest = max(modules, key=self.inputs.__getitem__)
+        return self._scale(f"inputs:{widest}", self.inputs[widest], largest_code)
 
-    def kv_max(self, layer: int) -> float:
-        """The largest key or value of a layer. Raises InputError CONV-CALIBRATION when it is missing."""
-        return max(self.kv_maxima(layer))
-
-    def kv_maxima(self, layer: int) -> tuple[float, float]:
-        """The largest key and the largest value. Raises InputError CONV-CALIBRATION when they are missing."""
+    def kv_scales(self, layer: int, largest_code: float) -> tuple[float, float]:
+        """The scales of a layer's keys and values. Raises InputError CONV-CALIBRATION when their limits are missing or
+        give no scale.
+        """
         if layer not in self.kv_cache:
             raise _missing(f"no key and value maxima for layer {layer}", self.where)
-        return self.kv_cache[layer]
+        keys, values = self.kv_cache[layer]
+        stem = f"kv_cache:{layer}"
+        return self._scale(f"{stem}:k", keys, largest_code), self._scale(f"{stem}:v", values, largest_code)
+
+    def _scale(self, key: str, limit: float, largest_code: float) -> float:
+        scale = static_scale(limit, largest_code)
+        if scale is None:
+            raise InputError(
+                f"{key} is {limit:g}: divided by {largest_code:g} that is no float32 scale with a reciprocal",
+                "measure again (`trtkit calibrate`), or correct the number",
+                code="CONV-CALIBRATION",
+                where=self.where,
+            )
+        return scale
 
 
 def read_calibration(path: Path) -> Calibration:
     """Parse the file. Raises InputError CONV-CALIBRATION when it is missing, damaged, or of another kind."""
-    try:
+    with _as_calibration():
         return _parse(read_json_fields(path), str(path))
+
+
+@contextmanager
+def _as_calibration() -> Iterator[None]:
+    """What is wrong with the file's JSON is wrong with a calibration file, not with a checkpoint."""
+    try:
+        yield
     except CheckpointError as error:
         raise InputError(error.cause, _MAKE_ONE, code="CONV-CALIBRATION", where=error.where) from None
 
@@ -64,10 +90,13 @@ def _parse(fields: JsonFields, where: str) -> Calibration:
 def refuse_foreign(path: Path, checkpoint: Path) -> None:
     """Raise InputError CALIB-CHECKPOINT when the file was measured on other weights than those in `checkpoint`.
 
-    A file without a digest (written by hand) passes. Reads every byte of the checkpoint.
+    A file without a digest (written by hand) passes. Reads every byte of the checkpoint. Raises InputError
+    CONV-CALIBRATION for a file that is missing or damaged.
     """
-    origin = read_json_fields(path).object("checkpoint")
-    if origin is not None and origin.has("digest") and origin.text("digest") != checkpoint_digest(checkpoint):
+    with _as_calibration():
+        origin = read_json_fields(path).object("checkpoint")
+        digest = origin.text("digest") if origin is not None and origin.has("digest") else None
+    if digest is not None and digest != checkpoint_digest(checkpoint):
         raise InputError(
             f"holds scales of another checkpoint than {checkpoint}: the weights' digests differ",
             "run `trtkit calibrate` on this checkpoint",
@@ -77,9 +106,9 @@ def refuse_foreign(path: Path, checkpoint: Path) -> None:
 
 
 def _kv_entry(caches: JsonFields, key: str) -> tuple[int, tuple[float, float]]:
-    entry = caches.object(key)
-    if entry is None or not key.isdecimal():
-        caches.bad(key, "should be a layer's number with k and v")
+    entry = caches.object(key) if _LAYER.fullmatch(key) else None
+    if entry is None:
+        caches.bad(repr(key[:20]), "should be a layer's number, as 0 or 17, with k and v")
     return int(key), (entry.number("k"), entry.number("v"))
 
 

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 from trtkit.checkpoints.weight_only_layout import Bits
 from trtkit.conversion.calibration import NO_CALIBRATION, Calibration, read_calibration
 from trtkit.conversion.carried_fp8_encoder import CarriedFp8Encoder, CarriedFp8RowwiseEncoder
+from trtkit.conversion.casting import E4M3_MAX
 from trtkit.conversion.encoder import Encoder
-from trtkit.conversion.fp8_encoder import Fp8Encoder, fp8_scale
+from trtkit.conversion.fp8_encoder import Fp8Encoder
 from trtkit.conversion.fp8_rowwise_encoder import Fp8RowwiseEncoder
 from trtkit.conversion.kv_scales import LARGEST, KvScale, ScaleOf, WithKvScales
 from trtkit.conversion.layout import Target
@@ -78,7 +79,7 @@ def _linear_encoder(plan: ConversionPlan, source: SourceFiles, calibration: Cali
         modules = modules_of(plan, target)
         if scales is not None and all(module in scales.inputs for module in modules):
             return max(scales.inputs[module] for module in modules)
-        return fp8_scale(calibration.input_max(modules))
+        return calibration.input_scale(modules, E4M3_MAX)
 
     if options.quantization == "fp8":
         if scales is not None and scales.weights:
@@ -103,7 +104,7 @@ def _kv_scale_of(plan: ConversionPlan, calibration: Calibration) -> ScaleOf | No
         return None
     own = plan.scales.kv if plan.scales is not None else {}
     if calibration.kv_cache or kind != "fp8":
-        return lambda layer: KvScale(*(limit / LARGEST[kind] for limit in calibration.kv_maxima(layer)))
+        return lambda layer: KvScale(*calibration.kv_scales(layer, LARGEST[kind]))
     if own:
         return lambda layer: _own_kv_scale(own, layer)
     return lambda layer: KvScale(1.0, 1.0)

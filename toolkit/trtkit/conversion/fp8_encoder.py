@@ -16,6 +16,7 @@ from trtkit.conversion.layout import Target
 from trtkit.conversion.plain_encoder import PlainEncoder
 from trtkit.conversion.rank_file import TensorHeader
 from trtkit.conversion.source_files import SourceFiles
+from trtkit.conversion.static_scale import static_scale
 
 InputScaleOf = Callable[[Target], float]
 """Target -> activation scale."""
@@ -86,8 +87,12 @@ class Fp8Encoder(PlainEncoder):
 
 
 def fp8_scale(largest: float) -> float:
-    """largest / 448 in float32; 1.0 for a tensor of zeros, which any scale represents."""
-    return float(np.float32(largest) / np.float32(E4M3_MAX)) if 0 < largest < np.inf else 1.0
+    """The scale of a weight whose largest magnitude is `largest`: that / 448 in float32.
+
+    1.0 for a weight of zeros, which any scale represents, for numbers so small that their scale has no reciprocal,
+    which become zeros, and for a weight with Inf or NaN.
+    """
+    return static_scale(largest, E4M3_MAX) or 1.0
 
 
 def fp8_quantizer(dtype: str, scale: float) -> Convert:

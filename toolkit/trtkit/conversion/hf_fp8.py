@@ -56,7 +56,7 @@ class HfFp8Writer:
 
     def _refuse_no_scales(self) -> None:
         """Scales are all that would be written: they have to be known, and to have a place."""
-        self._calibration.kv_max(0)
+        self._calibration.kv_scales(0, E4M3_MAX)
         if not any(name.endswith("k_proj.weight") for name in self._plan.names):
             raise InputError(
                 f"{self._plan.spec.family} has keys and values in one weight: where their scales belong is not known",
@@ -88,7 +88,7 @@ class HfFp8Writer:
         if name not in self._linear:
             yield TensorHeader(stored, self._dtype_of(name), shape)
         else:
-            self._calibration.input_max([module])
+            self._calibration.input_scale([module], E4M3_MAX)
             yield TensorHeader(stored, FP8, shape)
             yield TensorHeader(f"{module}.weight_scale", "float32", ())
             yield TensorHeader(f"{module}.input_scale", "float32", ())
@@ -122,7 +122,7 @@ class HfFp8Writer:
         quantize = fp8_quantizer(dtype, float(scale))
         for block in self._source.all_blocks(name):
             file.append(quantize(block))
-        input_scale = np.float32(fp8_scale(self._calibration.input_max([module])))
+        input_scale = np.float32(self._calibration.input_scale([module], E4M3_MAX))
         file.append(np.array([scale, input_scale], dtype=np.float32))
 
     def _kv_scale(self, module: str) -> float | None:
@@ -130,7 +130,7 @@ class HfFp8Writer:
         if self._plan.options.kv_cache_dtype != "fp8" or not module.endswith(("k_proj", "v_proj")):
             return None
         layer = next(int(part) for part in module.split(".") if part.isdecimal())
-        return self._calibration.kv_max(layer) / E4M3_MAX if self._calibration.kv_cache else 1.0
+        return max(self._calibration.kv_scales(layer, E4M3_MAX)) if self._calibration.kv_cache else 1.0
 
 
 def hf_fp8_headers(plan: ConversionPlan, source: SourceFiles) -> list[TensorHeader]:

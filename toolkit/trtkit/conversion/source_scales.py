@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from trtkit.checkpoints.stored_tensor import StoredTensor
 from trtkit.conversion.casting import to_float32
+from trtkit.conversion.static_scale import static_scale
 from trtkit.errors import CheckpointError
 
 FP8 = "float8_e4m3fn"
@@ -87,8 +88,9 @@ def refuse_foreign_formats(weights: Mapping[str, StoredTensor]) -> None:
 
 
 def read_scales(weights: Mapping[str, StoredTensor], reader: ReadsTensors) -> SourceScales:
-    """Collect the scales. Raises CheckpointError CKPT-SCALE for one that is not finite and positive, CKPT-QUANT for a
-    zero point other than zero."""
+    """Collect the scales. Raises CheckpointError CKPT-SCALE for one that is not finite and positive, or whose
+    reciprocal an engine would need and float32 does not have, CKPT-QUANT for a zero point other than zero.
+    """
     names: dict[str, list[str]] = {"weight": [], "input": [], "kv": [], "other": [], "zero point": []}
     for name in weights:
         group = _group_of(name, weights)
@@ -97,6 +99,9 @@ def read_scales(weights: Mapping[str, StoredTensor], reader: ReadsTensors) -> So
     for name in names.pop("zero point"):
         _refuse_zero_point(name, weights[name], reader)
     values = {name: _values(name, weights[name], reader) for group in names.values() for name in group}
+    for name in (*names["kv"], *names["input"]):
+        if static_scale(float(values[name].max()), 1.0) is None:
+            raise _bad_scale(name, weights[name].file)
     kv: dict[int, float] = {}
     for name in names["kv"]:
         match = _KV.search(name)
@@ -131,5 +136,8 @@ def _values(name: str, tensor: StoredTensor, reader: ReadsTensors) -> NDArray[np
 
 def _bad_scale(name: str, file: Path) -> CheckpointError:
     return CheckpointError(
-        f"{name} is not a finite scale above 0", "quantise the checkpoint again", code="CKPT-SCALE", where=str(file)
+        f"{name} is not a finite scale above 0 with a float32 reciprocal",
+        "quantise the checkpoint again",
+        code="CKPT-SCALE",
+        where=str(file),
     )

@@ -99,6 +99,23 @@ def test_a_killed_writer_leaves_no_half_written_stage_and_no_lock(tmp_path: Path
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [".trtkit-stage.json", "file.txt", "part"]
 
 
+def test_what_a_killed_write_of_a_text_left_is_not_part_of_the_stage(tmp_path: Path) -> None:
+    writer = (
+        "import os, signal, sys; from pathlib import Path; from trtkit.artifacts import stage_output, write_text\n"
+        "with stage_output(Path(sys.argv[1]), stage='t', key='k') as scratch:\n"
+        "    write_text(scratch / 'part', 'kept'); (scratch / '.mine.tmp').write_text('kept')\n"
+        "    os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    write_text(scratch / 'deep' / 'lost', 'unfinished')\n"
+    )
+    killed = subprocess.run([sys.executable, "-P", "-c", writer, str(tmp_path / "out")], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert [path.suffix for path in (tmp_path / ".out.partial" / "deep").iterdir()] == [".tmp"]
+    finish(tmp_path / "out", "k")
+    record = read_record(tmp_path / "out")
+    assert record is not None and record["files"] == {".mine.tmp": 4, "file.txt": 1, "part": 4}
+    assert not list((tmp_path / "out" / "deep").iterdir())
+
+
 def test_a_text_is_replaced_as_a_whole(tmp_path: Path) -> None:
     write_text(tmp_path / "a.txt", "one")
     write_text(tmp_path / "a.txt", "two")

@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -74,7 +75,7 @@ def stage_output(out: Path, *, stage: str, key: str) -> Iterator[Path]:
 
 def write_text(path: Path, text: str) -> None:
     """Write a small file whole or not at all: beside, flushed to disk, renamed."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # _UNFINISHED knows it again
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with beside.open("w", encoding="utf-8") as file:
@@ -105,12 +106,20 @@ def disk_error(error: OSError, out: Path) -> BuildError:
 
 
 _KEY_FILE = ".trtkit-key"
+_UNFINISHED = re.compile(r"\..+\.[0-9]+\.tmp")
 
 
 def _prepare(scratch: Path, key: str) -> None:
-    """Keep the scratch directory of an interrupted run with the same key, else start with an empty one."""
+    """Keep the scratch directory of an interrupted run with the same key, else start with an empty one.
+
+    Of what is kept, the files that a killed write_text left beside its own go: the lock is held, so nobody writes them.
+    """
     key_file = scratch / _KEY_FILE
-    if not (key_file.is_file() and key_file.read_text(encoding="utf-8") == key):
+    if key_file.is_file() and key_file.read_text(encoding="utf-8") == key:
+        for path in list(scratch.rglob(".*.tmp")):
+            if _UNFINISHED.fullmatch(path.name) and path.is_file():
+                path.unlink()
+    else:
         for path in scratch.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         write_text(key_file, key)

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from deployed_tiny import Tensors, change_weights, copy_of, deployed_tiny
 from trtkit.builds import Build
 from trtkit.cli.main import cli
+from trtkit.server.triton_server import TritonServer
 from trtkit.serving.contract import BLS
 
 pytestmark = pytest.mark.tritonserver
@@ -87,6 +88,15 @@ def test_a_clean_deployment_has_no_diagnosis(build: Build) -> None:
     assert (exit_code, document["verdict"], document["diagnosis"]) == (0, "identical", [])
     conditions = {case["condition"] for prompt in document["prompts"] for case in prompt["cases"]}
     assert "stop-word" in conditions
+
+
+@pytest.mark.slow
+def test_fifty_clean_checks_of_one_server_raise_no_alarm(build: Build) -> None:
+    """Streams, stop words, cancelled and concurrent requests, whose timing differs each time."""
+    with TritonServer(build.folder):
+        for turn in range(50):
+            exit_code, document, errors = check(build)
+            assert (exit_code, document["verdict"], document["diagnosis"]) == (0, "identical", []), (turn, errors)
 
 
 @pytest.mark.parametrize(

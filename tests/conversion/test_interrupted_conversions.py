@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,6 +46,7 @@ def test_killed_at_ten_random_moments_it_ends_with_identical_files(tmp_path: Pat
         os.kill(process.pid, signal.SIGKILL)
         killed += process.wait() == -signal.SIGKILL
         assert not (tmp_path / "out").exists() or (tmp_path / "out" / "conversion.json").is_file()
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)  # it was faster: the next one has something to do again
     subprocess.run(command(source, tmp_path / "out"), check=True, capture_output=True)
     assert killed, "no run was killed before it ended"
     assert digests(tmp_path / "out") == digests(tmp_path / "whole")
@@ -75,6 +77,40 @@ def test_rank_files_that_were_finished_are_not_written_again(tmp_path: Path) -> 
     assert {path: path.stat().st_mtime_ns for path in finished} == written_at
     assert verify_checkpoint(out) == report.num_bytes
     assert not list(out.glob(".*"))
+
+
+def free_bytes(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=count))
+
+
+def test_what_an_interrupted_run_left_needs_no_room_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tiny.tiny_checkpoint(tmp_path / "source")
+    scratch = tmp_path / ".out.partial"
+
+    def stop(_: Progress) -> None:
+        if (scratch / "rank1.safetensors").exists():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert_to(source, tmp_path / "out", OPTIONS, stop)
+    whole = convert_to(source, tmp_path / "whole", OPTIONS).num_bytes
+    left = sum(file.stat().st_size for file in scratch.glob("rank*.safetensors"))
+    spare_bytes = 16 << 20
+    free_bytes(monkeypatch, whole - left + spare_bytes - 1)
+    with pytest.raises(CheckpointError, match="GB free"):
+        convert_to(source, tmp_path / "out", OPTIONS)
+    free_bytes(monkeypatch, whole - left + spare_bytes)
+    assert [file.skipped for file in convert_to(source, tmp_path / "out", OPTIONS).files][:3] == [True, True, False]
+
+
+def test_rank_files_beside_out_are_nobody_s_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tiny.tiny_checkpoint(tmp_path / "source")
+    (tmp_path / "rank0.safetensors").write_bytes(bytes(1 << 20))
+    free_bytes(monkeypatch, 16 << 20)
+    with pytest.raises(CheckpointError, match="GB free") as caught:
+        convert_to(source, tmp_path / "out", OPTIONS)
+    assert (caught.value.code, caught.value.where) == ("DISK-SPACE", str(tmp_path / "out"))
 
 
 def test_finished_rank_files_of_other_options_are_not_kept(tmp_path: Path) -> None:

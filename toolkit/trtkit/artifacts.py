@@ -50,6 +50,11 @@ def read_record(out: Path) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and {"stage", "key", "files"} <= record.keys() else None
 
 
+def scratch_of(out: Path) -> Path:
+    """Where `out` is written before it appears."""
+    return out.with_name(f".{out.name}.partial")
+
+
 @contextmanager
 def stage_output(out: Path, *, stage: str, key: str) -> Iterator[Path]:
     """Yield a scratch directory that becomes `out` only if the body succeeds.
@@ -58,7 +63,7 @@ def stage_output(out: Path, *, stage: str, key: str) -> Iterator[Path]:
     same key finds there what was written, with another key an empty directory. A finished `out` is replaced in one
     rename. Raises BuildError when another process is writing the same stage, or when the disk is full.
     """
-    scratch = out.with_name(f".{out.name}.partial")
+    scratch = scratch_of(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with _lock(scratch, out):
         _prepare(scratch, key)

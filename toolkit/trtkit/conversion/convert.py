@@ -10,26 +10,26 @@ from pathlib import Path
 from typing import Any
 
 from trtkit import __version__
-from trtkit.artifacts import disk_error, is_complete, key_of, stage_output, write_text
+from trtkit.artifacts import disk_error, is_complete, key_of, scratch_of, stage_output, write_text
 from trtkit.conversion.calibration import refuse_foreign
+from trtkit.conversion.disk_space import check_disk, existing
 from trtkit.conversion.draft_vocabulary import carry_draft_vocabulary, draft_vocabulary_key
 from trtkit.conversion.encoding import Encoders, is_quantized
 from trtkit.conversion.foreign_source import foreign_files, readable_source
-from trtkit.conversion.hf_fp8 import hf_fp8_headers, write_hf_fp8
+from trtkit.conversion.hf_fp8 import write_hf_fp8
 from trtkit.conversion.modelopt import export_with_modelopt
 from trtkit.conversion.modelopt_output import complete_config, complete_hf_folder, exported_files
 from trtkit.conversion.options import MODELOPT_QUANTIZATIONS, ConversionOptions
 from trtkit.conversion.plan import ConversionPlan, modelopt_options, plan_conversion
-from trtkit.conversion.rank_writer import RankWriter, WrittenFile, file_bytes
+from trtkit.conversion.rank_writer import RankWriter, WrittenFile
 from trtkit.conversion.report import MANIFEST_NAME, ConversionReport, findings_of, manifest_text, report_of
 from trtkit.conversion.source_files import SourceFiles, refuse_non_finite
+from trtkit.conversion.source_states import SourceStates, checkpoint_states
 from trtkit.conversion.trtllm_config import carried_quantization, checkpoint_config
 from trtkit.conversion.verify import verify_checkpoint
-from trtkit.errors import CheckpointError, InputError
+from trtkit.errors import InputError
 from trtkit.findings import Finding
 from trtkit.progress import OnProgress, silent
-
-_SPARE_BYTES = 16 << 20
 
 
 def convert_to(
@@ -43,7 +43,7 @@ def convert_to(
     started = time.perf_counter()
     _refuse_foreign_out(source, out)
     foreign = foreign_files(source, allow_pickle=options.allow_pickle)
-    key = _foreign_key(foreign, options) if foreign else _key(plan_conversion(source, options), source)
+    key = _foreign_key(foreign, options) if foreign else _key(*_read(source, options), source)
     if is_complete(out, key):
         report = report_of(out)
     else:
@@ -59,7 +59,7 @@ def _convert_anew(
     """Rewrite a foreign source as safetensors where needed, convert, and remove what was rewritten."""
     rewritten = out.with_name(f".{out.name}.source")
     readable = readable_source(source, rewritten, allow_pickle=options.allow_pickle)
-    _check_disk(plan_conversion(readable, options), out.parent)
+    check_disk(plan_conversion(readable, options), out, scratch_of(out))
     try:
         with stage_output(out, stage="convert", key=key) as scratch:
             report = convert_checkpoint(readable, scratch, options, on_progress)
@@ -93,12 +93,12 @@ def convert_checkpoint(
     (docs/conversion.md lists the codes), CheckpointError CKPT-CHANGED when it changes meanwhile, BuildError DISK.
     """
     started = clock()
-    plan = plan_conversion(source, options)
+    plan, states = _read(source, options)
     if options.calibration is not None:
         refuse_foreign(options.calibration, source)
-    _check_disk(plan, out)
+    check_disk(plan, out, out)
     try:
-        written, findings = _write(plan, source, out, on_progress)
+        written, findings = _write(plan, states, source, out, on_progress)
         write_text(out / MANIFEST_NAME, manifest_text(plan, written, findings))
         for record in out.glob(".rank*.done.json"):
             record.unlink()
@@ -114,12 +114,18 @@ def convert_checkpoint(
     )
 
 
+def _read(source: Path, options: ConversionOptions) -> tuple[ConversionPlan, SourceStates]:
+    """The plan, and the state of everything that it was made of: taken first, so that no change goes unnoticed."""
+    states = checkpoint_states(source, options)
+    return plan_conversion(source, options), states
+
+
 def _write(
-    plan: ConversionPlan, source: Path, out: Path, on_progress: OnProgress
+    plan: ConversionPlan, states: SourceStates, source: Path, out: Path, on_progress: OnProgress
 ) -> tuple[list[WrittenFile], list[Finding]]:
     """Everything but the manifest, by the writer that the options ask for."""
     options = plan.options
-    with SourceFiles(plan.weights, plan.names) as opened:
+    with SourceFiles(plan.weights, plan.names, states) as opened:
         if options.strict:
             refuse_non_finite(opened, source)
         if options.quantization in MODELOPT_QUANTIZATIONS:
@@ -127,9 +133,10 @@ def _write(
         elif options.output_format == "hf":
             files = [write_hf_fp8(plan, source, out, opened, on_progress)]
         else:
-            files = _write_ranks(plan, source, out, opened, on_progress)
+            files = _write_ranks(plan, _key(plan, states, source), out, opened, on_progress)
             write_text(out / "config.json", json.dumps(_config(plan), indent=2) + "\n")
             carry_draft_vocabulary(source, out, plan.spec.vocab_size)
+        opened.check_unchanged()
         return files, findings_of(plan, opened, source)
 
 
@@ -144,7 +151,6 @@ def _quantize_by_modelopt(
         complete_hf_folder(source, out)
     else:
         complete_config(out, checkpoint_config(plan.spec, replace(plan.options, quantization="none")))
-    opened.check_unchanged()
     return exported_files(out, how)
 
 
@@ -159,9 +165,9 @@ def _config(plan: ConversionPlan) -> dict[str, Any]:
 
 
 def _write_ranks(
-    plan: ConversionPlan, source: Path, out: Path, files: SourceFiles, on_progress: OnProgress
+    plan: ConversionPlan, key: str, out: Path, files: SourceFiles, on_progress: OnProgress
 ) -> list[WrittenFile]:
-    writer = RankWriter(out, _key(plan, source), Encoders(plan, files), files)
+    writer = RankWriter(out, key, Encoders(plan, files), files)
     width = plan.options.tensor_parallel
     written: list[WrittenFile] = []
     for first in range(0, len(plan.targets), width):
@@ -170,52 +176,23 @@ def _write_ranks(
     return written
 
 
-def _key(plan: ConversionPlan, source: Path) -> str:
-    """Identifies source and options: file sizes and times, config.json's content, and the code's version."""
-    stats = {str(file): file.stat() for file in {tensor.file for tensor in plan.weights.values()}}
+def _key(plan: ConversionPlan, states: SourceStates, source: Path) -> str:
+    """Identifies source and options: where it lies, file sizes and times, config.json's content, the code's version.
+
+    Files have their names below the source, and that its full path, however the source was named: two checkpoints that
+    were unpacked with equal times and sizes are not taken for one.
+    """
+    files = {tensor.file for tensor in plan.weights.values()}
     return key_of(
         {
             "version": __version__,
             **plan.options.decides(),
             "config": hashlib.sha256((source / "config.json").read_bytes()).hexdigest(),
             **draft_vocabulary_key(source),
-            "files": {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()},
+            "source": str(source.resolve()),
+            "files": {file.relative_to(source).as_posix(): states.key_of(file) for file in files},
         }
     )
-
-
-def _check_disk(plan: ConversionPlan, out: Path) -> None:
-    """Raise CheckpointError DISK-SPACE when the files will not fit beside what is there.
-
-    Asking for every header also finds what the encoders cannot do, before anything is written.
-    """
-    needed = _output_bytes(plan) + _SPARE_BYTES
-    free = shutil.disk_usage(_existing(out)).free + sum(file.stat().st_size for file in out.glob("rank*.safetensors"))
-    if needed > free:
-        raise CheckpointError(
-            f"the converted checkpoint needs {needed / 1e9:.2f} GB and the disk has {free / 1e9:.2f} GB free",
-            "free space, or choose another OUT",
-            code="DISK-SPACE",
-            where=str(out),
-        )
-
-
-def _output_bytes(plan: ConversionPlan) -> int:
-    """Bytes of the files; for modelopt, which quantises by itself, those without quantisation."""
-    source = SourceFiles(plan.weights, plan.names)
-    by_modelopt = plan.options.quantization in MODELOPT_QUANTIZATIONS
-    if plan.options.output_format == "hf" and not by_modelopt:
-        return file_bytes(hf_fp8_headers(plan, source))
-    unquantized = replace(plan.options, quantization="none", output_format="tensorrt_llm")
-    sized = replace(plan, options=unquantized) if by_modelopt else plan
-    encoders = Encoders(sized, source)
-    return sum(
-        file_bytes([h for target in targets for h in encoders(target).headers(target)]) for targets in plan.targets
-    )
-
-
-def _existing(folder: Path) -> Path:
-    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
 def _refuse_foreign_out(source: Path, out: Path) -> None:
@@ -226,9 +203,9 @@ def _refuse_foreign_out(source: Path, out: Path) -> None:
             code="OUT-EXISTS",
             where=str(out),
         )
-    if not _existing(out.absolute().parent).is_dir():
+    if not existing(out.absolute().parent).is_dir():
         raise InputError(
-            f"lies below {_existing(out.absolute().parent)}, which is a file",
+            f"lies below {existing(out.absolute().parent)}, which is a file",
             "choose another OUT",
             code="OUT-EXISTS",
             where=str(out),

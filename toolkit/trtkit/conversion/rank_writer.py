@@ -77,7 +77,8 @@ class RankWriter:
         return sorted(kept + written, key=lambda file: (len(file.name), file.name))
 
     def _open(self, index: int, targets: Sequence[Target], lanes: WriteLanes) -> RankFile:
-        self._record(index).unlink(missing_ok=True)
+        for stale in (self._record(index), self._path(index)):
+            stale.unlink(missing_ok=True)
         return RankFile(self._path(index), self.headers(targets), lanes)
 
     def _finish(self, index: int, targets: Sequence[Target], sink: RankFile) -> WrittenFile:

@@ -14,30 +14,33 @@ from numpy.typing import NDArray
 
 from trtkit.checkpoints.stored_tensor import StoredTensor, bits_of
 from trtkit.conversion.casting import has_non_finite
+from trtkit.conversion.source_states import SourceStates, changed
 from trtkit.errors import CheckpointError
 
 BLOCK_BYTES = 2 << 20
 
 
 class SourceFiles:
-    """Open files of one checkpoint, and what they looked like when they were opened.
+    """Open files of one checkpoint. states: what they looked like before their headers, `weights`, were read.
 
     names maps the rules' source names to the stored ones. non_finite and overflowed collect the tensors in which NaN
     or Inf was met while reading, or appeared while casting.
     """
 
-    def __init__(self, weights: Mapping[str, StoredTensor], names: Mapping[str, str]) -> None:
+    def __init__(self, weights: Mapping[str, StoredTensor], names: Mapping[str, str], states: SourceStates) -> None:
         self._weights = {name: weights[stored] for name, stored in names.items()}
         self.non_finite: set[str] = set()
         self.overflowed: set[str] = set()
         self._descriptors: dict[Path, int] = {}
-        self._states: dict[Path, tuple[int, int, int]] = {}
+        self._states = states
 
     def __enter__(self) -> "SourceFiles":
-        for file in sorted({tensor.file for tensor in self._weights.values()}):
-            descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-            self._descriptors[file] = descriptor
-            self._states[file] = _state(os.fstat(descriptor))
+        try:
+            for file in sorted({tensor.file for tensor in self._weights.values()}):
+                self._descriptors[file] = self._states.open(file)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -79,14 +82,8 @@ class SourceFiles:
         return {"non_finite": self.non_finite, "overflowed": self.overflowed}
 
     def check_unchanged(self) -> None:
-        """Raise CheckpointError CKPT-CHANGED when a file was replaced, resized or written to since it was opened."""
-        for file, state in self._states.items():
-            try:
-                now = _state(file.stat())
-            except OSError:
-                now = (0, 0, 0)
-            if now != state:
-                raise self._changed(file)
+        """Raise CheckpointError CKPT-CHANGED when a file is not the one whose header was read any more."""
+        self._states.check()
 
     def blocks(self, name: str, rows: tuple[int, int], columns: tuple[int, int] | None) -> Iterator[NDArray[Any]]:
         """The rectangle in runs of whole rows of at most about BLOCK_BYTES, as bits [rows, columns] (or [rows])."""
@@ -116,17 +113,9 @@ class SourceFiles:
         while done < buffer.size:
             count = os.preadv(self._descriptors[tensor.file], [buffer[done:].data], tensor.start + start + done)
             if count == 0:
-                raise self._changed(tensor.file)
+                raise changed(tensor.file)
             done += count
         return buffer.view(bits_of(tensor.dtype))
-
-    def _changed(self, file: Path) -> CheckpointError:
-        return CheckpointError(
-            "changed while it was being converted",
-            "wait until the download or save has finished, then run the same command again",
-            code="CKPT-CHANGED",
-            where=str(file),
-        )
 
 
 def refuse_non_finite(files: SourceFiles, where: Path) -> None:
@@ -139,7 +128,3 @@ def refuse_non_finite(files: SourceFiles, where: Path) -> None:
             code="CKPT-NAN",
             where=str(where),
         )
-
-
-def _state(stat: os.stat_result) -> tuple[int, int, int]:
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns

@@ -1,11 +1,12 @@
 """Two sets of KV scales side by side, layer by layer, and the audit's verdict over one of them. Measures nothing."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtkit.checking.scales import ScaleAudit
+from trtkit.checking.scales import ScaleAudit, is_scale
 from trtkit.checking.subjects.trtllm_checkpoint import read_trtllm_checkpoint
 
 
@@ -19,8 +20,12 @@ class ScaleDifference:
 
     @property
     def factor(self) -> float | None:
-        """there / here: 2 means that there half the codes stay unused, 0.5 that values beyond half saturate."""
-        return None if self.here is None or self.there is None else self.there / self.here
+        """there / here: 2 means that there half the codes stay unused, 0.5 that values beyond half saturate. None where
+        a side has none, or one that is no scale: zero, negative, infinite or NaN.
+        """
+        if self.here is None or self.there is None or not (is_scale(self.here) and is_scale(self.there)):
+            return None
+        return self.there / self.here
 
 
 @dataclass(frozen=True)
@@ -37,8 +42,11 @@ class Comparison:
         return "clamped" if self.audit.verdict == "calibrated" and self.audit.clamped else self.audit.verdict
 
     def as_dict(self) -> dict[str, Any]:
-        """The record of the `--json` contract."""
-        rows = [{"layer": d.layer, "here": d.here, "there": d.there, "factor": d.factor} for d in self.differences]
+        """The record of the `--json` contract; a scale that is infinite or NaN, which JSON cannot say, is null."""
+        rows = [
+            {"layer": d.layer, "here": _finite(d.here), "there": _finite(d.there), "factor": d.factor}
+            for d in self.differences
+        ]
         return {"folder": str(self.folder), "verdict": self.verdict, "layers": rows}
 
 
@@ -64,4 +72,10 @@ def compare_scales(
 
 
 def _merged(scales: Mapping[int, Sequence[float]], layer: int) -> float | None:
-    return max(scales[layer]) if scales.get(layer) else None
+    """The layer's largest scale; the first that is none, where there is one."""
+    values = scales.get(layer, ())
+    return next((value for value in values if not is_scale(value)), max(values, default=None))
+
+
+def _finite(scale: float | None) -> float | None:
+    return scale if scale is not None and math.isfinite(scale) else None

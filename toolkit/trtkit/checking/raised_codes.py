@@ -187,7 +187,7 @@ RAISED: tuple[RaisedFinding, ...] = (
     RaisedFinding(
         "TRT-CONFIG",
         "TensorRT-LLM checkpoint",
-        "config.json is missing, or lacks what the loader needs",
+        "config.json is missing, lacks what the loader needs, or has a value that it cannot have",
         "lacks num_hidden_layers",
         "modeling_utils.py: PretrainedConfig",
     ),

@@ -10,6 +10,9 @@ import numpy as np
 
 from trtkit.checkpoints.stored_tensor import StoredTensor
 
+LAYER_NUMBER = r"(0|[1-9][0-9]{0,8})"
+"""A layer's number in a tensor's name, as a group of a pattern."""
+
 _READABLE = {"float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}
 Verdict = Literal["absent", "incomplete", "invalid", "constant", "calibrated"]
 
@@ -18,9 +21,9 @@ Verdict = Literal["absent", "incomplete", "invalid", "constant", "calibrated"]
 class ScaleAudit:
     """The verdict over one model's scales, and the figures behind it.
 
-    missing and invalid name layers. clamped counts scales of exactly 1.0 among others above it: the mark of exports
-    that clamped scales to at least 1.0 (ModelOpt before March 2026). smallest, median and largest are over the valid
-    scales, None without any.
+    missing and invalid name layers. num_ones counts layers with a scale of exactly 1.0; some of them among others above
+    it are the mark of exports that clamped scales to at least 1.0 (ModelOpt before March 2026). smallest, median and
+    largest are over the valid scales, None without any.
     """
 
     verdict: Verdict
@@ -49,15 +52,15 @@ def read_scales(tensors: Iterable[StoredTensor], pattern: re.Pattern[str]) -> di
 
 
 def audit_scales(scales: Mapping[int, Sequence[float]], num_layers: int) -> ScaleAudit:
-    """Judge the scales of layers 0 .. num_layers - 1; a layer may have several (keys and values apart)."""
+    """Judge the scales of layers 0 .. num_layers - 1; a layer may have several: keys', values', and a shared one."""
     missing = tuple(layer for layer in range(num_layers) if not scales.get(layer))
-    invalid = tuple(layer for layer in sorted(scales) if any(not _is_scale(value) for value in scales[layer]))
-    valid = sorted(value for values in scales.values() for value in values if _is_scale(value))
+    invalid = tuple(layer for layer in sorted(scales) if any(not is_scale(value) for value in scales[layer]))
+    valid = sorted(value for values in scales.values() for value in values if is_scale(value))
     return ScaleAudit(
         verdict=_verdict(missing, invalid, valid, num_layers),
         missing=missing,
         invalid=invalid,
-        num_ones=sum(value == 1.0 for value in valid),
+        num_ones=sum(1.0 in values for values in scales.values()),
         smallest=valid[0] if valid else None,
         median=valid[len(valid) // 2] if valid else None,
         largest=valid[-1] if valid else None,
@@ -84,5 +87,6 @@ def _values(tensor: StoredTensor) -> tuple[float, ...]:
     return tuple(float(value) for value in np.frombuffer(data, dtype=_READABLE[tensor.dtype]))
 
 
-def _is_scale(value: float) -> bool:
+def is_scale(value: float) -> bool:
+    """Whether a number can be one: finite and positive."""
     return math.isfinite(value) and value > 0

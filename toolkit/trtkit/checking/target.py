@@ -86,7 +86,7 @@ def _read_object(path: Path) -> dict[str, Any]:
     """A JSON object, or {} when there is none: the check of the recognised kind reports what is wrong with it."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from trtkit.checking.rule import Hit, LooksAt, Rule, hit
-from trtkit.checking.scales import ScaleAudit
+from trtkit.checking.scales import ScaleAudit, is_scale
 
 _SHOWN = 3
 
@@ -40,8 +40,9 @@ def _scales_incomplete(checkpoint: ScaledCheckpoint) -> Iterable[Hit]:
 def _scales_invalid(checkpoint: ScaledCheckpoint) -> Iterable[Hit]:
     audit = checkpoint.scale_audit
     if audit.verdict == "invalid":
-        values = [value for layer in audit.invalid for value in checkpoint.kv_scales[layer]]
-        yield hit("", layer=audit.invalid[0], value=values[0], count=len(audit.invalid))
+        first = audit.invalid[0]
+        value = next(value for value in checkpoint.kv_scales[first] if not is_scale(value))
+        yield hit("", layer=first, value=value, count=len(audit.invalid))
 
 
 def _scales_constant(checkpoint: ScaledCheckpoint) -> Iterable[Hit]:
@@ -119,7 +120,7 @@ SCALE_RULES: tuple[Rule[ScaledCheckpoint], ...] = (
         severity="warning",
         looks_at=_LOOKS,
         when="KV scales are exactly 1.0 in some layers and larger in the others",
-        cause="{ones} KV scales are exactly 1.0 and none is smaller (largest {largest:.3g}): they were clamped",
+        cause="{ones} layers have a KV scale of exactly 1.0 and none a smaller one (largest {largest:.3g}): clamped",
         fix="export again with a ModelOpt of March 2026 or later",
         source="Model-Optimizer PR #1012",
         find=_scales_clamped,
@@ -130,7 +131,7 @@ SCALE_RULES: tuple[Rule[ScaledCheckpoint], ...] = (
         severity="note",
         looks_at=_LOOKS,
         when="KV scales differ from layer to layer",
-        cause="KV scales from {smallest:.3g} over {median:.3g} to {largest:.3g}, {ones} exactly 1.0",
+        cause="KV scales from {smallest:.3g} over {median:.3g} to {largest:.3g}, in {ones} layers exactly 1.0",
         fix="nothing to do",
         source="calibration",
         find=_scales_calibrated,

@@ -1,6 +1,7 @@
 """Rules about a TensorRT-LLM checkpoint: rank files and expected tensors. Knows no scales and no engine."""
 
 from collections.abc import Iterable
+from itertools import islice
 
 from trtkit.checking.expected_tensors import expected_tensors
 from trtkit.checking.rule import Hit, LooksAt, Rule, hit
@@ -22,14 +23,15 @@ _CODES = ("int8", "uint8", "float8")
 
 
 def _missing_ranks(checkpoint: TrtllmCheckpoint) -> Iterable[Hit]:
-    missing = [rank for rank in range(checkpoint.world_size) if rank not in checkpoint.ranks]
-    if missing:
-        yield hit("", files=", ".join(f"rank{rank}.safetensors" for rank in missing), world=checkpoint.world_size)
+    missing = (f"rank{rank}.safetensors" for rank in range(checkpoint.world_size) if rank not in checkpoint.ranks)
+    first = list(islice(missing, _SHOWN + 1))
+    if first:
+        yield hit("", files=_listed(first), world=checkpoint.world_size)
 
 
 def _missing_tensors(checkpoint: TrtllmCheckpoint) -> Iterable[Hit]:
     for rank, tensors in checkpoint.ranks.items():
-        expected = expected_tensors(checkpoint, rank)
+        expected = expected_tensors(checkpoint.config, rank)
         tied = "transformer.vocab_embedding.weight" in tensors
         absent = [n for n in expected if n not in tensors and not (n == "lm_head.weight" and tied)]
         if absent:
@@ -38,7 +40,7 @@ def _missing_tensors(checkpoint: TrtllmCheckpoint) -> Iterable[Hit]:
 
 def _unexpected_tensors(checkpoint: TrtllmCheckpoint) -> Iterable[Hit]:
     for rank, tensors in checkpoint.ranks.items():
-        expected = expected_tensors(checkpoint, rank)
+        expected = expected_tensors(checkpoint.config, rank)
         extra = [name for name in tensors if expected and name not in expected and not _is_quantisation(name)]
         if extra:
             yield hit(f"rank{rank}.safetensors", count=len(extra), names=_listed(extra))
@@ -48,7 +50,7 @@ def _wrong_shapes(checkpoint: TrtllmCheckpoint) -> Iterable[Hit]:
     if checkpoint.quant_algorithm is not None:
         return
     for rank, tensors in checkpoint.ranks.items():
-        for name, shape in expected_tensors(checkpoint, rank).items():
+        for name, shape in expected_tensors(checkpoint.config, rank).items():
             if name in tensors and tensors[name].shape != shape:
                 yield hit(f"rank{rank}.safetensors", name=name, found=list(tensors[name].shape), shape=list(shape))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from trtkit.checking.raised import finding_of
-from trtkit.checking.scales import ScaleAudit, audit_scales, read_scales
+from trtkit.checking.scales import LAYER_NUMBER, ScaleAudit, audit_scales, read_scales
 from trtkit.checkpoints.draft_vocabulary import read_draft_vocabulary
 from trtkit.checkpoints.model_spec import ModelSpec, read_model_spec
 from trtkit.checkpoints.quantized import QuantizedSource, read_quantized
@@ -22,7 +22,7 @@ from trtkit.findings import Finding
 
 R = TypeVar("R")
 # ModelOpt puts the scales below the projections, compressed-tensors beside them.
-_KV_SCALE = re.compile(r"\blayers\.(\d+)\.self_attn\.(?:[kv]_proj\.)?[kv]_scale$")
+_KV_SCALE = re.compile(rf"\blayers\.{LAYER_NUMBER}\.self_attn\.(?:[kv]_proj\.)?[kv]_scale$")
 
 
 @dataclass(frozen=True)

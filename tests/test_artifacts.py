@@ -37,6 +37,51 @@ def test_a_damaged_stage_is_not_complete(tmp_path: Path, damage: str) -> None:
     assert not is_complete(tmp_path / "out", "k")
 
 
+@pytest.mark.parametrize(
+    ("damage", "complete"), [("none", True), ("extra", True), ("truncated", False), ("missing", False)]
+)
+def test_where_others_may_write_too_only_the_stage_s_own_files_count(
+    tmp_path: Path, damage: str, complete: bool
+) -> None:
+    finish(tmp_path / "out", "k", "four")
+    file = tmp_path / "out" / "file.txt"
+    {
+        "none": lambda: None,
+        "extra": lambda: (file.parent / "y").touch(),
+        "truncated": lambda: file.write_text("fou"),
+        "missing": file.unlink,
+    }[damage]()
+    assert is_complete(tmp_path / "out", "k", beside_others=True) is complete
+    assert not is_complete(tmp_path / "out", "other", beside_others=True)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"stage": "t", "key": "k", "files": ["file.txt"]}'])
+def test_a_damaged_record_is_none(tmp_path: Path, text: str) -> None:
+    finish(tmp_path / "out", "k")
+    (tmp_path / "out" / ".trtkit-stage.json").write_text(text)
+    assert read_record(tmp_path / "out") is None
+    assert not is_complete(tmp_path / "out", "k", beside_others=True)
+
+
+def test_a_link_stays_and_what_it_points_to_is_written(tmp_path: Path) -> None:
+    for target in ("there", "not yet/there"):
+        link = tmp_path / f"to {Path(target).parts[0]}"
+        link.symlink_to(tmp_path / target)
+        finish(link, "k1", "old")
+        finish(link, "k2", "new")
+        assert link.is_symlink()
+        assert (tmp_path / target / "file.txt").read_text() == "new"
+    assert {path.name for path in tmp_path.iterdir()} == {"there", "not yet", "to there", "to not yet"}
+
+
+def test_links_to_each_other_are_one_clear_message(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(BuildError, match="lead to each other") as caught:
+        finish(tmp_path / "a", "k")
+    assert caught.value.code == "DISK"
+
+
 def test_a_failed_stage_leaves_the_finished_one_untouched(tmp_path: Path) -> None:
     finish(tmp_path / "out", "k1", "old")
     with pytest.raises(RuntimeError), stage_output(tmp_path / "out", stage="test", key="k2") as scratch:

@@ -32,13 +32,17 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def is_complete(out: Path, key: str) -> bool:
-    """Whether `out` was finished with this key and still holds every file at its recorded size."""
+def is_complete(out: Path, key: str, *, beside_others: bool = False) -> bool:
+    """Whether `out` was finished with this key and still holds every file at its recorded size.
+
+    beside_others: files that the stage did not write may lie there too; without it they make `out` another directory.
+    """
     record = read_record(out)
     if record is None or record["key"] != key:
         return False
     recorded: dict[str, int] = record["files"]
-    return recorded == _file_sizes(out)
+    sizes = _file_sizes(out)
+    return recorded == ({name: sizes[name] for name in recorded.keys() & sizes} if beside_others else sizes)
 
 
 def read_record(out: Path) -> dict[str, Any] | None:
@@ -47,7 +51,28 @@ def read_record(out: Path) -> dict[str, Any] | None:
         record = json.loads((out / STAGE_RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return record if isinstance(record, dict) and {"stage", "key", "files"} <= record.keys() else None
+    if not isinstance(record, dict) or not {"stage", "key", "files"} <= record.keys():
+        return None
+    return record if isinstance(record["files"], dict) else None
+
+
+def entries_of(folder: Path) -> set[str]:
+    """Relative paths of everything but directories, links among it, and the stage's own records."""
+    found = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return {path.relative_to(folder).as_posix() for path in found} - {STAGE_RECORD, _KEY_FILE}
+
+
+def destination(out: Path) -> Path:
+    """The directory that `out` means, whole and without links: a link stays, and what it points to is written.
+
+    Raises BuildError DISK for a link that leads to itself.
+    """
+    try:
+        return out.resolve()
+    except RuntimeError:
+        raise BuildError(
+            f"cannot write {out}: its links lead to each other", "choose another --out", code="DISK", where=str(out)
+        ) from None
 
 
 def scratch_of(out: Path) -> Path:
@@ -61,8 +86,10 @@ def stage_output(out: Path, *, stage: str, key: str) -> Iterator[Path]:
 
     The scratch directory `.{name}.partial` lies beside `out` and outlives an interrupted run: the next run with the
     same key finds there what was written, with another key an empty directory. A finished `out` is replaced in one
-    rename. Raises BuildError when another process is writing the same stage, or when the disk is full.
+    rename, with everything in it; where `out` is a link, what it points to is. Raises BuildError when another process
+    is writing the same stage, or when the disk is full.
     """
+    out = destination(out)
     scratch = scratch_of(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with _lock(scratch, out):

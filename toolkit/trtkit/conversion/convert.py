@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from trtkit import __version__
-from trtkit.artifacts import disk_error, is_complete, key_of, scratch_of, stage_output, write_text
+from trtkit.artifacts import destination, disk_error, is_complete, key_of, scratch_of, stage_output, write_text
 from trtkit.conversion.calibration import refuse_foreign
-from trtkit.conversion.disk_space import check_disk, existing
+from trtkit.conversion.disk_space import check_disk
 from trtkit.conversion.draft_vocabulary import carry_draft_vocabulary, draft_vocabulary_key
 from trtkit.conversion.encoding import Encoders, is_quantized
 from trtkit.conversion.foreign_source import foreign_files, readable_source
@@ -20,6 +20,7 @@ from trtkit.conversion.hf_fp8 import write_hf_fp8
 from trtkit.conversion.modelopt import export_with_modelopt
 from trtkit.conversion.modelopt_output import complete_config, complete_hf_folder, exported_files
 from trtkit.conversion.options import MODELOPT_QUANTIZATIONS, ConversionOptions
+from trtkit.conversion.out_folder import refuse_out, refuse_to_replace
 from trtkit.conversion.plan import ConversionPlan, modelopt_options, plan_conversion
 from trtkit.conversion.rank_writer import RankWriter, WrittenFile
 from trtkit.conversion.report import MANIFEST_NAME, ConversionReport, findings_of, manifest_text, report_of
@@ -38,31 +39,43 @@ def convert_to(
     """Convert into `out`, which appears whole or not at all; an `out` with the same inputs is left as it is.
 
     `source` may also be a GGUF file, or a folder with one, or with pickles when the options allow them. Raises what
-    convert_checkpoint raises, and InputError OUT-EXISTS when `out` is something else's directory.
+    convert_checkpoint raises, and InputError OUT-EXISTS when `out` is something else's directory, or holds files that
+    no conversion wrote and would have to be replaced.
     """
-    started = time.perf_counter()
-    _refuse_foreign_out(source, out)
+    started, asked, out = time.perf_counter(), out, destination(out)
+    refuse_out(source, out)
     foreign = foreign_files(source, allow_pickle=options.allow_pickle)
-    key = _foreign_key(foreign, options) if foreign else _key(*_read(source, options), source)
-    if is_complete(out, key):
-        report = report_of(out)
+    if foreign:
+        states = SourceStates(foreign)
+        key = _foreign_key(source, foreign, states, options)
     else:
-        report = _convert_anew(source, out, options, key, on_progress)
+        plan, states = _read(source, options)
+        key = _key(plan, states, source)
+    report = report_of(out) if is_complete(out, key, beside_others=True) else None
+    if report is None:
+        refuse_to_replace(out)
+        report = _convert_anew((source, states), out, options, key, on_progress)
     if verify:
         verify_checkpoint(out, on_progress)
-    return replace(report, seconds=time.perf_counter() - started, verified=verify)
+    return replace(report, out=asked, seconds=time.perf_counter() - started, verified=verify)
 
 
 def _convert_anew(
-    source: Path, out: Path, options: ConversionOptions, key: str, on_progress: OnProgress
+    read: tuple[Path, SourceStates], out: Path, options: ConversionOptions, key: str, on_progress: OnProgress
 ) -> ConversionReport:
-    """Rewrite a foreign source as safetensors where needed, convert, and remove what was rewritten."""
-    rewritten = out.with_name(f".{out.name}.source")
+    """Rewrite a foreign source as safetensors where needed, convert, and remove what was rewritten.
+
+    read: the source, and its state when the key was made of it.
+    """
+    source, states = read
+    rewritten, scratch = out.with_name(f".{out.name}.source"), scratch_of(out)
     readable = readable_source(source, rewritten, allow_pickle=options.allow_pickle)
-    check_disk(plan_conversion(readable, options), out, scratch_of(out))
+    check_disk(plan_conversion(readable, options), out, scratch)
     try:
-        with stage_output(out, stage="convert", key=key) as scratch:
+        with stage_output(out, stage="convert", key=key):
             report = convert_checkpoint(readable, scratch, options, on_progress)
+            states.check()
+            refuse_to_replace(out)
     except InputError:
         # Nothing that a later run could go on with.
         if not list(scratch.glob("*.safetensors")):
@@ -71,12 +84,13 @@ def _convert_anew(
     except OSError as error:
         raise disk_error(error, out) from error
     shutil.rmtree(rewritten, ignore_errors=True)
-    return replace(report, out=out)
+    return report
 
 
-def _foreign_key(files: list[Path], options: ConversionOptions) -> str:
-    states = {str(file): [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
-    return key_of({"version": __version__, **options.decides(), "files": states})
+def _foreign_key(source: Path, files: list[Path], states: SourceStates, options: ConversionOptions) -> str:
+    named = {file.name: states.key_of(file) for file in files}
+    decides = {"version": __version__, **options.decides()}
+    return key_of({**decides, "source": str(source.resolve()), "files": named})
 
 
 def convert_checkpoint(
@@ -193,25 +207,3 @@ def _key(plan: ConversionPlan, states: SourceStates, source: Path) -> str:
             "files": {file.relative_to(source).as_posix(): states.key_of(file) for file in files},
         }
     )
-
-
-def _refuse_foreign_out(source: Path, out: Path) -> None:
-    if out.exists() and not (out / MANIFEST_NAME).is_file() and (out.is_file() or any(out.iterdir())):
-        raise InputError(
-            "exists and is no converted checkpoint",
-            "choose another OUT, or remove it yourself",
-            code="OUT-EXISTS",
-            where=str(out),
-        )
-    if not existing(out.absolute().parent).is_dir():
-        raise InputError(
-            f"lies below {existing(out.absolute().parent)}, which is a file",
-            "choose another OUT",
-            code="OUT-EXISTS",
-            where=str(out),
-        )
-    inside = {out.resolve(), *out.resolve().parents}
-    if source.resolve() in inside or out.resolve() in source.resolve().parents:
-        raise InputError(
-            "OUT and the checkpoint lie in each other", "choose another OUT", code="OUT-EXISTS", where=str(out)
-        )

@@ -1,7 +1,8 @@
 """What a conversion says of itself: the report it returns and the manifest it leaves. Knows records, writes no file."""
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -157,11 +158,22 @@ def _windows(spec: ModelSpec) -> list[int | None]:
     return [spec.sliding_window if is_sliding else None for is_sliding in sliding]
 
 
-def report_of(out: Path) -> ConversionReport:
-    """The report of a finished `out`, from its manifest."""
-    document = json.loads((out / MANIFEST_NAME).read_text(encoding="utf-8"))
-    files = tuple(
-        WrittenFile(name, entry["bytes"], entry["crc32"], skipped=True) for name, entry in document["files"].items()
-    )
-    findings = tuple(Finding(**finding) for finding in document["findings"])
-    return ConversionReport(out, files, document["tensors"], 0.0, True, findings)
+def report_of(out: Path) -> ConversionReport | None:
+    """The report of a finished `out`, from its manifest; None when that is damaged."""
+    try:
+        document = json.loads((out / MANIFEST_NAME).read_text(encoding="utf-8"))
+        files = tuple(_kept(name, entry) for name, entry in document["files"].items())
+        findings = tuple(Finding(**finding) for finding in document["findings"])
+        tensors = document["tensors"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    sound = isinstance(tensors, int) and all(isinstance(text, str) for f in findings for text in astuple(f))
+    return ConversionReport(out, files, tensors, 0.0, True, findings) if sound else None
+
+
+def _kept(name: str, entry: Mapping[str, Any]) -> WrittenFile:
+    """Raises TypeError for an entry that no conversion wrote."""
+    num_bytes, crc32 = entry["bytes"], entry["crc32"]
+    if not isinstance(num_bytes, int) or not isinstance(crc32, str):
+        raise TypeError(f"{name} has no size or no checksum")
+    return WrittenFile(name, num_bytes, crc32, skipped=True)

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import tiny
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from trtkit.checkpoints.safetensors_header import read_header
+from trtkit.checkpoints.stored_tensor import StoredTensor
 from trtkit.conversion.options import ConversionOptions
 from trtkit.conversion.plan import plan_conversion
 from trtkit.errors import TrtkitError
@@ -63,6 +64,60 @@ def test_any_json_header_is_refused_or_read(header: Any, tail: bytes, tmp_path: 
         read_header(tmp_path / "x.safetensors")
     except TrtkitError as error:
         assert error.code and error.code.startswith("CKPT-")
+
+
+def tensors_behind_a_header_of(length: int, folder: Path) -> list[StoredTensor]:
+    """Read a valid file of one tensor whose header is padded to `length` bytes."""
+    text = json.dumps({"x": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}).encode().ljust(length)
+    path = folder / "model.safetensors"
+    path.write_bytes(length.to_bytes(8, "little") + text + bytes(4))
+    return read_header(path)
+
+
+@SETTINGS
+@given(length=st.integers(64, 1 << 17))
+@example(length=int.from_bytes(b"PK\x03\x04", "little"))
+def test_a_valid_file_is_read_whatever_the_length_of_its_header(length: int, tmp_path: Path) -> None:
+    assert [tensor.start for tensor in tensors_behind_a_header_of(length, tmp_path)] == [8 + length]
+
+
+def test_no_length_that_writers_pad_headers_to_is_taken_for_another_format(tmp_path: Path) -> None:
+    """Every multiple of 8 below 64 KiB, and so every pair of first bytes that such a file can have."""
+    tensors_behind_a_header_of(1 << 16, tmp_path)
+    with (tmp_path / "model.safetensors").open("r+b", buffering=0) as file:
+        for length in range((1 << 16) - 8, 64, -8):
+            file.seek(0)
+            file.write(length.to_bytes(8, "little"))
+            file.truncate(8 + length + 4)
+            assert len(read_header(tmp_path / "model.safetensors")) == 1, length
+
+
+REPEATED = {
+    "entries": lambda n: "{" + ",".join(f'"t{i}":1' for i in range(n)) + ',"t0":1}',
+    "the same entry": lambda n: "{" + ",".join(['"t":1'] * n) + "}",
+    "axes": lambda n: f'{{"t":{{"dtype":"F32","shape":[{",".join([str(2**63 - 1)] * n)}],"data_offsets":[0,4]}}}}',
+    "offsets": lambda n: f'{{"t":{{"dtype":"F32","shape":[1],"data_offsets":[{",".join(["0"] * n)}]}}}}',
+    "brackets": lambda n: "[" * n,
+    "digits": lambda n: f'{{"t":{{"dtype":"F32","shape":[{"9" * n}],"data_offsets":[0,4]}}}}',
+    "letters": lambda n: f'{{"{"x" * n}":1}}',
+    "metadata": lambda n: f'{{"__metadata__":{{"x":"{"x" * n}"}},"t":1}}',
+}
+
+
+@settings(parent=SETTINGS, max_examples=20, deadline=4000)
+@given(what=st.sampled_from(sorted(REPEATED)), count=st.integers(1000, 100_000))
+@example(what="entries", count=100_000)
+@example(what="axes", count=100_000)
+def test_a_header_of_many_parts_is_refused_within_seconds_and_in_few_words(
+    what: str, count: int, tmp_path: Path
+) -> None:
+    text = REPEATED[what](count).encode()
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(4))
+    with pytest.raises(TrtkitError) as caught:
+        read_header(path)
+    assert caught.value.code in ("CKPT-HEADER", "CKPT-DUPLICATE")
+    assert len(caught.value.cause) < 300
 
 
 @SETTINGS

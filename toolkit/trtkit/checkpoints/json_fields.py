@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any, NoReturn
 
+from trtkit.checkpoints.quoted import quoted
 from trtkit.errors import CheckpointError
 
 _LARGEST = 1 << 40
@@ -29,35 +30,35 @@ class JsonFields:
         """A positive integer."""
         value = self._value(key, default)
         if type(value) is not int or not 0 < value < _LARGEST:
-            self.bad(key, f"should be a positive integer, not {_shown(value)}")
+            self.bad(key, f"should be a positive integer, not {quoted(value)}")
         return value
 
     def count(self, key: str, default: int | None = None) -> int:
         """An integer >= 0."""
         value = self._value(key, default)
         if type(value) is not int or not 0 <= value < _LARGEST:
-            self.bad(key, f"should be an integer >= 0, not {_shown(value)}")
+            self.bad(key, f"should be an integer >= 0, not {quoted(value)}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """A finite number > 0."""
         value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite_positive(value):
-            self.bad(key, f"should be a number > 0, not {_shown(value)}")
+            self.bad(key, f"should be a number > 0, not {quoted(value)}")
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
         """true or false."""
         value = self._value(key, default)
         if not isinstance(value, bool):
-            self.bad(key, f"should be true or false, not {_shown(value)}")
+            self.bad(key, f"should be true or false, not {quoted(value)}")
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
         """A string."""
         value = self._value(key, default)
         if not isinstance(value, str):
-            self.bad(key, f"should be a string, not {_shown(value)}")
+            self.bad(key, f"should be a string, not {quoted(value)}")
         return value
 
     def ids(self, key: str) -> tuple[int, ...]:
@@ -65,7 +66,7 @@ class JsonFields:
         value = self.values.get(key)
         listed = [] if value is None else value if isinstance(value, list) else [value]
         if not all(type(item) is int and 0 <= item < _LARGEST for item in listed):
-            self.bad(key, f"should be a token id or a list of them, not {_shown(value)}")
+            self.bad(key, f"should be a token id or a list of them, not {quoted(value)}")
         return tuple(listed)
 
     def object(self, key: str) -> "JsonFields | None":
@@ -74,7 +75,7 @@ class JsonFields:
         if value is None:
             return None
         if not isinstance(value, dict):
-            self.bad(key, f"should be an object, not {_shown(value)}")
+            self.bad(key, f"should be an object, not {quoted(value)}")
         return JsonFields(value, f"{self.where}:{key}")
 
     def items(self, key: str) -> list[Any]:
@@ -83,7 +84,7 @@ class JsonFields:
         if value is None:
             return []
         if not isinstance(value, list):
-            self.bad(key, f"should be a list, not {_shown(value)}")
+            self.bad(key, f"should be a list, not {quoted(value)}")
         return value
 
     def bad(self, key: str, what: str) -> NoReturn:
@@ -130,8 +131,3 @@ def _is_finite_positive(value: float) -> bool:
         return math.isfinite(value) and value > 0
     except OverflowError:
         return False
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

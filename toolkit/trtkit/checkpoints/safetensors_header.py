@@ -5,14 +5,20 @@ then the data; offsets count from the end of the JSON, and the tensors fill the 
 """
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any, NoReturn
 
+from trtkit.checkpoints.quoted import quoted
 from trtkit.checkpoints.stored_tensor import StoredTensor, dtype_of_code, itemsize_of
 from trtkit.errors import CheckpointError
 
 MAX_HEADER_BYTES = 100_000_000
+MAX_RANK = 32
+"""Axes a tensor may have: numpy's limit. The product of hundreds of thousands of sizes would take minutes."""
 _LFS_START = b"version https://git-lfs"
+# Zip (which torch.save writes), pickles of protocols 2 to 5, GGUF.
+_OTHER_FORMATS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"GGUF")
 _DOWNLOAD_AGAIN = "download this file again, or copy it anew from where it is whole"
 
 
@@ -39,8 +45,8 @@ def _read_json(path: Path) -> tuple[bytes, int, int]:
             file_bytes = file.seek(0, 2)
             file.seek(0)
             first = file.read(64)
-            _refuse_foreign(path, first, file_bytes)
             length = int.from_bytes(first[:8], "little")
+            _refuse_foreign(path, first, length, file_bytes)
             _refuse_length(path, length, file_bytes)
             file.seek(8)
             return file.read(length), 8 + length, file_bytes
@@ -50,7 +56,8 @@ def _read_json(path: Path) -> tuple[bytes, int, int]:
         ) from error
 
 
-def _refuse_foreign(path: Path, first: bytes, file_bytes: int) -> None:
+def _refuse_foreign(path: Path, first: bytes, length: int, file_bytes: int) -> None:
+    """Name the formats that people rename. Their first bytes may also be a length: 640 is 80 02, as a pickle starts."""
     if first.startswith(_LFS_START):
         raise CheckpointError(
             f"is a Git-LFS pointer of {file_bytes} bytes, not weights",
@@ -60,7 +67,8 @@ def _refuse_foreign(path: Path, first: bytes, file_bytes: int) -> None:
         )
     if file_bytes < 10:
         raise CheckpointError(f"has only {file_bytes} bytes", _DOWNLOAD_AGAIN, code="CKPT-TRUNCATED", where=str(path))
-    if first.startswith((b"PK\x03\x04", b"\x80\x02", b"\x80\x04", b"GGUF")):
+    is_header = length <= MAX_HEADER_BYTES and first[8:9] == b"{"
+    if not is_header and first.startswith(_OTHER_FORMATS):
         _bad(path, "is not a safetensors file (its first bytes belong to another format)")
 
 
@@ -82,9 +90,9 @@ def _parse(text: bytes, path: Path) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = dict(pairs)
         if len(names) != len(pairs):
-            twice = sorted({name for name, _ in pairs if sum(name == other for other, _ in pairs) > 1})
+            twice = min(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
             raise CheckpointError(
-                f"names {twice[0]!r} twice in its header", _DOWNLOAD_AGAIN, code="CKPT-DUPLICATE", where=str(path)
+                f"names {quoted(twice)} twice in its header", _DOWNLOAD_AGAIN, code="CKPT-DUPLICATE", where=str(path)
             )
         return names
 
@@ -98,23 +106,26 @@ def _parse(text: bytes, path: Path) -> dict[str, Any]:
 
 
 def _tensor(name: str, entry: Any, path: Path, data_start: int) -> StoredTensor:
+    if not name.isprintable():
+        _bad(path, f"names a tensor {quoted(name)}, which cannot be printed")
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
-        _bad(path, f"describes {name!r} without dtype, shape and data_offsets")
+        _bad(path, f"describes {quoted(name)} without dtype, shape and data_offsets")
     code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     dtype = dtype_of_code(code) if isinstance(code, str) else None
     if dtype is None:
         raise CheckpointError(
-            f"{name!r} has dtype {code!r}",
+            f"{quoted(name)} has dtype {quoted(code)}",
             "convert the checkpoint to float32, float16, bfloat16 or FP8 first",
             code="CKPT-DTYPE",
             where=str(path),
         )
     if not (_are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2):
-        _bad(path, f"describes {name!r} with a shape or offsets that are no lists of sizes")
+        _bad(path, f"describes {quoted(name)} with a shape or offsets that are no lists of at most {MAX_RANK} sizes")
     tensor = StoredTensor(name, dtype, tuple(shape), path, data_start + offsets[0], data_start + offsets[1])
-    if tensor.num_bytes != tensor.num_elements * itemsize_of(dtype):
+    needed_bytes = tensor.num_elements * itemsize_of(dtype)
+    if tensor.num_bytes != needed_bytes:
         raise CheckpointError(
-            f"{name!r} of shape {shape} and dtype {dtype} needs {tensor.num_elements * itemsize_of(dtype)} bytes, "
+            f"{quoted(name)} of shape {quoted(shape)} and dtype {dtype} needs {quoted(needed_bytes)} bytes, "
             f"its offsets hold {tensor.num_bytes}",
             _DOWNLOAD_AGAIN,
             code="CKPT-OFFSETS",
@@ -124,7 +135,9 @@ def _tensor(name: str, entry: Any, path: Path, data_start: int) -> StoredTensor:
 
 
 def _are_sizes(value: Any) -> bool:
-    return isinstance(value, list) and all(type(size) is int and 0 <= size < 1 << 63 for size in value)
+    if not isinstance(value, list) or len(value) > MAX_RANK:
+        return False
+    return all(type(size) is int and 0 <= size < 1 << 63 for size in value)
 
 
 def _prove_cover(tensors: list[StoredTensor], path: Path, data_start: int, file_bytes: int) -> None:
@@ -133,14 +146,16 @@ def _prove_cover(tensors: list[StoredTensor], path: Path, data_start: int, file_
     for tensor in tensors:
         if tensor.stop > file_bytes:
             raise CheckpointError(
-                f"ends at byte {file_bytes}, but {tensor.name!r} reaches to byte {tensor.stop}",
+                f"ends at byte {file_bytes}, but {quoted(tensor.name)} reaches to byte {tensor.stop}",
                 _DOWNLOAD_AGAIN,
                 code="CKPT-TRUNCATED",
                 where=str(path),
             )
         if tensor.start != reached:
             kind = "overlaps the tensor before it" if tensor.start < reached else "leaves a gap before it"
-            raise CheckpointError(f"{tensor.name!r} {kind}", _DOWNLOAD_AGAIN, code="CKPT-OFFSETS", where=str(path))
+            raise CheckpointError(
+                f"{quoted(tensor.name)} {kind}", _DOWNLOAD_AGAIN, code="CKPT-OFFSETS", where=str(path)
+            )
         reached = tensor.stop
     if reached != file_bytes:
         raise CheckpointError(

@@ -11,7 +11,7 @@ _FILES_AT_ONCE = 4
 
 
 def checkpoint_digest(folder: Path, on_progress: OnProgress = silent) -> str:
-    """Digest of config.json and of every weight file, by content; names count, times and places do not.
+    """Digest of config.json and of every weight file, by content; names in the folder count, times and places do not.
 
     Files are hashed side by side: one after the other this takes longer than converting them.
     """
@@ -20,7 +20,7 @@ def checkpoint_digest(folder: Path, on_progress: OnProgress = silent) -> str:
     done, digests = 0, {}
     with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
         for path, digest in zip(paths, pool.map(sha256_of, paths), strict=True):
-            digests[path.name] = digest
+            digests[path.relative_to(folder).as_posix()] = digest
             done += path.stat().st_size
             on_progress(Progress("digest", done, total, "bytes"))
     return key_of(digests)

@@ -149,6 +149,11 @@ DAMAGES: list[tuple[str, str, Damage]] = [
     ),
     ("an index naming a missing tensor", "CKPT-MISSING", with_index(lambda m, _: m.update(nothing=m[NORM]))),
     ("a shard outside the folder", "CKPT-PATH", with_index(lambda m, _: m.update({NORM: "../model.safetensors"}))),
+    ("a shard name too long for a file", "CKPT-MISSING", with_index(lambda m, _: m.update({NORM: "x" * 300}))),
+    ("a shard name with a terminal escape", "CKPT-INDEX", with_index(lambda m, _: m.update({NORM: "\x1b[31m"}))),
+    ("a shard name with a NUL", "CKPT-INDEX", with_index(lambda m, _: m.update({NORM: "a\0b"}))),
+    ("a tensor name with a terminal escape", "CKPT-HEADER", with_header(lambda h: h.update({"\x1b[31m": h.pop(NORM)}))),
+    ("a tensor name cut within a letter", "CKPT-HEADER", with_header(lambda h: h.update({"\ud800": h.pop(NORM)}))),
     ("an absolute shard path", "CKPT-PATH", with_index(lambda m, _: m.update({NORM: "/etc/passwd"}))),
     ("a missing tensor", "CKPT-MISSING", with_tensors(lambda t: t.pop(NORM))),
     ("an untied head that is missing", "CKPT-MISSING", with_tensors(lambda t: t.pop("lm_head.weight"))),
@@ -192,6 +197,7 @@ def test_damage_is_named_before_any_output_exists(what: str, code: str, damage: 
     assert caught.value.code == code
     assert caught.value.exit_code == 2
     assert caught.value.cause and caught.value.fix and caught.value.where
+    assert caught.value.cause.isprintable() and len(caught.value.cause) < 300
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 

@@ -6,12 +6,14 @@ Reading the headers of a 70B checkpoint takes milliseconds; data is mapped when 
 import json
 import mmap
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trtkit.checkpoints.quoted import quoted
 from trtkit.checkpoints.safetensors_header import read_header
 from trtkit.checkpoints.stored_tensor import StoredTensor, bits_of
 from trtkit.errors import CheckpointError
@@ -77,9 +79,9 @@ def _indexed(folder: Path, index: Path) -> dict[str, StoredTensor]:
     weight_map = _read_index(index)
     shards = {name: _shard_path(folder, index, name) for name in sorted(set(weight_map.values()))}
     for name, path in shards.items():
-        if not path.is_file():
+        if not _is_there(path):
             raise CheckpointError(
-                f"names the shard {name}, which is not there",
+                f"names the shard {quoted(name)}, which is not there",
                 "download the checkpoint again; a shard is missing",
                 code="CKPT-MISSING",
                 where=str(index),
@@ -88,7 +90,7 @@ def _indexed(folder: Path, index: Path) -> dict[str, StoredTensor]:
     for tensor, shard in weight_map.items():
         if tensor not in tensors or tensors[tensor].file != shards[shard]:
             raise CheckpointError(
-                f"says that {tensor!r} is in {shard}, but it is not",
+                f"says that {quoted(tensor)} is in {quoted(shard)}, but it is not",
                 "download the index and the shards again; they do not belong together",
                 code="CKPT-MISSING",
                 where=str(index),
@@ -106,6 +108,9 @@ def _read_index(index: Path) -> dict[str, str]:
         raise _index_error(index, "holds no weight_map")
     if not all(isinstance(shard, str) for shard in weight_map.values()):
         raise _index_error(index, "maps a tensor to something that is no file name")
+    unprintable = next((name for name in chain(weight_map, weight_map.values()) if not name.isprintable()), None)
+    if unprintable is not None:
+        raise _index_error(index, f"names {quoted(unprintable)}, which cannot be printed")
     return weight_map
 
 
@@ -114,12 +119,19 @@ def _shard_path(folder: Path, index: Path, name: str) -> Path:
     pure = PurePosixPath(name)
     if pure.is_absolute() or ".." in pure.parts or not pure.parts or "\\" in name or "\0" in name:
         raise CheckpointError(
-            f"names the shard {name!r}, which lies outside the folder",
+            f"names the shard {quoted(name)}, which lies outside the folder",
             "do not use this checkpoint: its index reaches for other files",
             code="CKPT-PATH",
             where=str(index),
         )
     return folder / pure
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # A name longer than any file may have.
+        return False
 
 
 def _collect(files: list[Path]) -> dict[str, StoredTensor]:
@@ -128,7 +140,7 @@ def _collect(files: list[Path]) -> dict[str, StoredTensor]:
         for tensor in read_header(file):
             if tensor.name in tensors:
                 raise CheckpointError(
-                    f"holds {tensor.name!r}, which {tensors[tensor.name].file.name} holds too",
+                    f"holds {quoted(tensor.name)}, which {tensors[tensor.name].file.name} holds too",
                     "remove the file that does not belong to this checkpoint",
                     code="CKPT-DUPLICATE",
                     where=str(file),

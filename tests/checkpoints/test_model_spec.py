@@ -8,6 +8,7 @@ import tiny
 from trtkit.checkpoints.model_spec import ModelSpec, read_model_spec
 from trtkit.conversion.options import ConversionOptions
 from trtkit.conversion.trtllm_config import checkpoint_config
+from trtkit.errors import CheckpointError
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -59,6 +60,50 @@ def test_old_and_new_spelling_of_rope_mean_the_same(tmp_path: Path) -> None:
 
 def test_the_kind_default_is_no_scaling(tmp_path: Path) -> None:
     assert spec_of(tmp_path, rope_parameters={"rope_type": "default", "rope_theta": 7.0}).rope_scaling is None
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+GEMMA3_PLAIN = {"rope_type": "default", "rope_theta": 1e4}
+IMPOSSIBLE_ROPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "an attention factor that is NaN": ("llama", {"rope_scaling": {**YARN, "attention_factor": float("nan")}}),
+    "infinite long factors": ("phi3", {"rope_scaling": {**LONGROPE, "long_factor": [float("inf")] * 8}}),
+    "factors that are flags": ("phi3", {"rope_scaling": {**LONGROPE, "short_factor": [True] * 8}}),
+    "a beta that is text": ("llama", {"rope_scaling": {**YARN, "beta_fast": "x"}}),
+    "a length that is text": ("llama", {"rope_scaling": {**YARN, "original_max_position_embeddings": "64"}}),
+    "NaN under any key": ("llama", {"rope_scaling": {**YARN, "other": [{"x": float("nan")}]}}),
+    "a head turned twice": ("llama", {"partial_rotary_factor": 2.0}),
+    "nothing turned": ("llama", {"partial_rotary_factor": 0.01}),
+    "half a pair turned": ("llama", {"partial_rotary_factor": 3 / 16}),
+    "llama3 factors the wrong way round": ("llama", {"rope_scaling": {**LLAMA3, "low_freq_factor": 5.0}}),
+    "equal llama3 factors": ("llama", {"rope_scaling": {**LLAMA3, "low_freq_factor": 4.0}}),
+    "a factor and no kind": ("llama", {"rope_scaling": {"factor": 2.0}}),
+    "a factor and a kind of null": ("llama", {"rope_scaling": {"type": None, "factor": 2.0}}),
+    "sliding layers that are scaled": (
+        "gemma3",
+        {"rope_parameters": {"full_attention": GEMMA3_PLAIN, "sliding_attention": {**YARN, "rope_theta": 1e4}}},
+    ),
+    "sliding layers with a base that has no place": (
+        "llama",
+        {"rope_parameters": {"full_attention": GEMMA3_PLAIN, "sliding_attention": {**GEMMA3_PLAIN, "rope_theta": 1e6}}},
+    ),
+}
+
+
+@pytest.mark.parametrize(("family", "changes"), IMPOSSIBLE_ROPES.values(), ids=IMPOSSIBLE_ROPES)
+def test_a_rope_that_no_engine_turns_is_refused(family: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        spec_of(tmp_path, family, **changes)
+    assert caught.value.code == "CKPT-ROPE"
+
+
+@pytest.mark.parametrize("scaling", [{}, {"rope_type": None}, {"rope_theta": 10000.0, "partial_rotary_factor": 1.0}])
+def test_a_rope_section_without_kind_and_factors_is_plain(scaling: dict[str, Any], tmp_path: Path) -> None:
+    assert spec_of(tmp_path, rope_parameters=scaling).rope_scaling is None
+
+
+def test_a_rope_for_sliding_layers_alone_leaves_the_others_plain(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "gemma3", rope_parameters={"sliding_attention": {**GEMMA3_PLAIN, "rope_theta": 2e4}})
+    assert (spec.rope_theta, spec.rope_local_theta, spec.rope_scaling) == (1e6, 2e4, None)
 
 
 def test_phi3_with_longrope_is_converted_to_long_rope(tmp_path: Path) -> None:

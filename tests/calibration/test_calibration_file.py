@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 from calibrated import SAMPLES
 from converted import read_ranks
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from tiny import tiny_checkpoint
 from trtkit.calibration.calibration_file import ScaleOptions
 from trtkit.calibration.jobs import Choices, plan_calibrations
+from trtkit.calibration.records import LayerRecord, is_whole_record, read_layer_record, write_layer_record
 from trtkit.calibration.run import CalibrationOptions, calibrate
 from trtkit.calibration.scales import ScaleMethod
 from trtkit.calibration.texts import CalibrationText
@@ -123,3 +126,33 @@ def test_a_config_decides_samples_texts_and_formats(tmp_path: Path) -> None:
         plan_calibrations(load_config(path, ()), tmp_path, Choices(only="draft"))
     with pytest.raises(InputError, match="CALIB-OPTION"):
         plan_calibrations(load_config(path, ()), tmp_path, Choices(percentile=0))
+
+
+def test_a_damaged_measurement_is_made_again(tmp_path: Path) -> None:
+    folder, out = tiny_checkpoint(tmp_path / "hf"), tmp_path / "out"
+    calibrate(folder, out, CalibrationOptions("float32"), TEXTS)
+    first = (out / "calibration.json").read_bytes()
+    record = out / "measured" / "layers" / "0001.npz"
+    whole = record.read_bytes()
+    random = np.random.RandomState(3)
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 4
+    for damaged in (random.bytes(len(whole)), b"PK\x03\x04" + whole[4:][::-1], bytes(flipped), bytes(len(whole))):
+        record.write_bytes(damaged)
+        calibrate(folder, out, CalibrationOptions("float32"), TEXTS)
+        assert (out / "calibration.json").read_bytes() == first
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), length=st.floats(0.9, 1))
+def test_no_damage_to_a_record_is_a_traceback(place: float, bit: int, length: float, tmp_path: Path) -> None:
+    whole = tmp_path / "whole.npz"
+    if not whole.exists():
+        write_layer_record(LayerRecord(3, {}, {"a": "b"}, {"k": {"noise": 0.5}}), whole)
+        assert is_whole_record(whole)
+    data = bytearray(whole.read_bytes())
+    data[int(place * len(data))] ^= 1 << bit
+    path = tmp_path / "damaged.npz"
+    path.write_bytes(data[: int(length * len(data))])
+    if is_whole_record(path):
+        assert read_layer_record(path) == read_layer_record(whole)

@@ -55,7 +55,8 @@ def test_text_jsonl_chat_and_token_ids_are_read(folder: Path) -> None:
     ("content", "code"),
     [("", "CALIB-EMPTY"), ("\n\n", "CALIB-EMPTY"), ('{"text": ""}', "CALIB-TEXT"), ("not json", "CALIB-TEXT"),
      ('{"prompt": "x"}', "CALIB-TEXT"), ('{"token_ids": ["a"]}', "CALIB-TEXT"), ("[1]", "CALIB-TEXT"),
-     ('{"messages": [{"role": "user"}]}', "CALIB-TEXT")],
+     ('{"messages": [{"role": "user"}]}', "CALIB-TEXT"), (r'{"text": "a \ud800 b"}', "CALIB-TEXT"),
+     (r'{"messages": [{"role": "user", "content": "\udfff"}]}', "CALIB-TEXT")],
 )  # fmt: skip
 def test_a_file_without_texts_is_refused(tmp_path: Path, content: str, code: str) -> None:
     path = tmp_path / "set.jsonl"
@@ -64,6 +65,34 @@ def test_a_file_without_texts_is_refused(tmp_path: Path, content: str, code: str
         read_texts(path)
     assert caught.value.code == code
     assert str(path) in str(caught.value)
+
+
+def test_a_line_of_brackets_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_text("[" * 100_000)
+    with pytest.raises(InputError, match="CALIB-TEXT"):
+        read_texts(path)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "txt"])
+def test_a_byte_order_mark_is_no_part_of_the_text(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"set.{suffix}"
+    path.write_bytes(b"\xef\xbb\xbf" + {"jsonl": b'{"text": "one"}\n', "txt": b"one\n"}[suffix])
+    assert [text.text for text in read_texts(path)] == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [("{{ raise_exception('no system role') }}", "TemplateError 'no system role'"),
+     ("{% if", "TemplateSyntaxError"), ("{{ 1 / 0 }}", "ZeroDivisionError"), ("{{ messages + 1 }}", "TypeError")],
+)  # fmt: skip
+def test_a_chat_that_the_template_refuses_is_named(template: str, said: str, folder: Path) -> None:
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": template}))
+    chat = CalibrationText("set-3", messages=(("system", "be brief"), ("user", "hi " * 200)))
+    with pytest.raises(InputError, match=r"CALIB-TEXT.*refuses set-3") as caught:
+        make_samples([chat], folder, VOCAB_SIZE, SampleOptions())
+    assert said in caught.value.cause and str(folder) == caught.value.where
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
@@ -78,9 +107,10 @@ def test_a_tiny_set_is_refused(folder: Path) -> None:
         make_samples([], folder, VOCAB_SIZE, SampleOptions())
 
 
-def test_ids_of_another_tokenizer_are_refused(folder: Path) -> None:
-    foreign = CalibrationText("foreign", token_ids=(5, 31000) * 100)
-    with pytest.raises(InputError, match="CALIB-TOKENIZER: foreign holds the token id 31000") as caught:
+@pytest.mark.parametrize("wrong", [31000, VOCAB_SIZE, -1])
+def test_ids_of_another_tokenizer_are_refused(wrong: int, folder: Path) -> None:
+    foreign = CalibrationText("foreign", token_ids=(5, wrong) * 100)
+    with pytest.raises(InputError, match=f"CALIB-TOKENIZER: foreign holds the token id {wrong},") as caught:
         make_samples([foreign], folder, VOCAB_SIZE, SampleOptions())
     assert "tokenizer of this checkpoint" in caught.value.fix
 

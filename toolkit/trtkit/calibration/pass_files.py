@@ -14,7 +14,7 @@ from typing import BinaryIO
 import torch
 from torch import Tensor
 
-from trtkit.calibration.records import LayerRecord, read_layer_record, write_layer_record
+from trtkit.calibration.records import LayerRecord, is_whole_record, read_layer_record, write_layer_record
 
 
 class PassFiles:
@@ -28,9 +28,9 @@ class PassFiles:
         (folder / "layers").mkdir(exist_ok=True)
 
     def next_layer(self) -> int | None:
-        """The first layer that has no record, when the state that enters it is there; None for a new pass."""
+        """The first layer without a whole record, when the state that enters it is there; None for a new pass."""
         number = 0
-        while self._record(number).is_file():
+        while is_whole_record(self._record(number)):
             number += 1
         return number if self._state(number).is_file() else None
 
@@ -83,3 +83,8 @@ def read_records(folder: Path) -> Iterator[LayerRecord]:
     """The records of a finished pass, in order of layers."""
     for path in sorted((folder / "layers").glob("*.npz")):
         yield read_layer_record(path)
+
+
+def are_whole_records(folder: Path) -> bool:
+    """Whether every record of a finished pass can still be read."""
+    return all(is_whole_record(path) for path in (folder / "layers").glob("*.npz"))

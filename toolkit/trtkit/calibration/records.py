@@ -2,6 +2,9 @@
 
 import json
 import os
+import struct
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -16,6 +19,9 @@ from trtkit.calibration.histogram import Counts, MagnitudeHistogram
 # Histograms of single channels: 8 bins per octave from 2^-24 to 2^16.
 COARSE_SHIFT, COARSE_FIRST, NUM_COARSE_BINS = 20, (127 - 24) << 3, 40 << 3
 KEYS, VALUES = "k", "v"
+# What reading a damaged zip file, or one of other members, raises.
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, OverflowError, struct.error, zlib.error,
+           zipfile.BadZipFile)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -124,7 +130,7 @@ def write_layer_record(record: LayerRecord, path: Path) -> None:
 
 
 def read_layer_record(path: Path) -> LayerRecord:
-    """Read back what write_layer_record wrote."""
+    """Read back what write_layer_record wrote; is_whole_record says whether it is still that."""
     with np.load(path, allow_pickle=False) as stored:
         head = json.loads(stored["head"].tobytes())
         grouped: dict[str, dict[str, Any]] = {}
@@ -135,3 +141,15 @@ def read_layer_record(path: Path) -> LayerRecord:
                 grouped.setdefault(name, {})[field] = array.item() if array.ndim == 0 else array
     tensors = {name: TensorRecord(**values) for name, values in grouped.items()}
     return LayerRecord(head["layer"], tensors, head["modules"], head["errors"])
+
+
+def is_whole_record(path: Path) -> bool:
+    """Whether a record is there, with the checksums it was written with, and can be read."""
+    try:
+        with zipfile.ZipFile(path) as stored:
+            if stored.testzip() is not None:
+                return False
+        read_layer_record(path)
+    except _DAMAGE:
+        return False
+    return True

@@ -25,7 +25,7 @@ from trtkit.calibration.heat_map import draw_heat_map
 from trtkit.calibration.layer_source import linear_modules
 from trtkit.calibration.modelopt_checkpoint import quantize_with_modelopt
 from trtkit.calibration.outliers import judge_layer, overall_cache_advice
-from trtkit.calibration.pass_files import read_records
+from trtkit.calibration.pass_files import are_whole_records, read_records
 from trtkit.calibration.price import Price
 from trtkit.calibration.price_pass import measure_prices
 from trtkit.calibration.price_plot import draw_prices
@@ -69,7 +69,8 @@ def calibrate(
     texts: list[CalibrationText] | None = None,
     on_progress: OnProgress = silent,
 ) -> CalibrationReport:
-    """Calibrate `checkpoint` into `out`. Measurements that stand there are used again, an interrupted pass goes on.
+    """Calibrate `checkpoint` into `out`. Measurements that stand there are used again, damaged ones are made
+    again, an interrupted pass goes on.
 
     texts: None takes those that trtkit ships. Raises what make_samples and collect raise.
     """
@@ -81,7 +82,7 @@ def calibrate(
     digest = checkpoint_digest(checkpoint, on_progress)
     folder = out / MEASURED_NAME
     key = _key(digest, samples, options)
-    if not is_complete(folder, key):
+    if not (is_complete(folder, key) and are_whole_records(folder)):
         with stage_output(folder, stage="calibrate", key=key) as scratch:
             collect(
                 checkpoint, samples, scratch, PassOptions(options.dtype, options.device), measure_layer, on_progress

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import transformers
+from jinja2 import TemplateError
 
 from trtkit.calibration.texts import CalibrationText
 from trtkit.errors import CheckpointError, InputError
@@ -15,6 +16,16 @@ MIN_TOKENS = 128
 _MIN_PIECE = 8
 _HELD_OUT_PART = 8
 _MAX_UNKNOWN_SHARE = 0.2
+# A template is foreign code: it refuses what it does not know by raising, or fails like any program.
+_TEMPLATE_FAILURES = (
+    TemplateError,
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    AttributeError,
+    RecursionError,
+)
 
 
 @dataclass(frozen=True)
@@ -94,7 +105,15 @@ class _Tokenizer:
             lines = "\n".join(f"{role}: {content}" for role, content in text.messages)
             return list(tokenizer(lines)["input_ids"])
         messages = [{"role": role, "content": content} for role, content in text.messages]
-        rendered = tokenizer.apply_chat_template(messages, tokenize=False)
+        try:
+            rendered = tokenizer.apply_chat_template(messages, tokenize=False)
+        except _TEMPLATE_FAILURES as error:
+            raise InputError(
+                f"the tokenizer's chat template refuses {text.name}: {type(error).__name__} {str(error)[:200]!r}",
+                "give messages that this model's template takes (some know no system role), or their text",
+                code="CALIB-TEXT",
+                where=str(self._checkpoint),
+            ) from None
         return list(tokenizer(rendered, add_special_tokens=False)["input_ids"])
 
     @property
@@ -109,7 +128,7 @@ class _Tokenizer:
                 self._loaded = auto.from_pretrained(self._checkpoint, local_files_only=True, trust_remote_code=False)
             except (OSError, ValueError, KeyError, ImportError) as error:
                 raise CheckpointError(
-                    f"transformers cannot load the tokenizer: {str(error).splitlines()[0]}",
+                    f"transformers cannot load the tokenizer: {(str(error) or type(error).__name__).splitlines()[0]}",
                     "check that the folder holds tokenizer.json and tokenizer_config.json",
                     code="CALIB-TOKENIZER",
                     where=str(self._checkpoint),
@@ -121,9 +140,9 @@ class _Tokenizer:
 
 def _refuse_foreign(pieces: Sequence[Sample], vocab_size: int, tokenizer: _Tokenizer) -> None:
     for piece in pieces:
-        worst = max(piece.token_ids)
-        if worst >= vocab_size or min(piece.token_ids) < 0:
-            raise _foreign(f"{piece.name} holds the token id {worst}, and the vocabulary ends at {vocab_size - 1}")
+        worst = next((token_id for token_id in piece.token_ids if not 0 <= token_id < vocab_size), None)
+        if worst is not None:
+            raise _foreign(f"{piece.name} holds the token id {worst}, and the vocabulary is 0 to {vocab_size - 1}")
     unknown = tokenizer.unknown_id
     total = sum(len(piece.token_ids) for piece in pieces)
     count = sum(piece.token_ids.count(unknown) for piece in pieces) if unknown is not None else 0

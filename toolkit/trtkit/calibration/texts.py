@@ -38,7 +38,7 @@ def shipped_texts() -> list[CalibrationText]:
 def read_texts(path: Path) -> list[CalibrationText]:
     """Read a user's file. Raises InputError CALIB-TEXT for a line that is no text, CALIB-EMPTY without any."""
     try:
-        content = path.read_text(encoding="utf-8")
+        content = path.read_text(encoding="utf-8-sig")  # Windows puts a byte order mark first
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read: {error}", f"give {_FORMS}", code="CALIB-TEXT", where=str(path)) from None
     texts = _parse(content, path)
@@ -71,7 +71,7 @@ def _row(line: str, where: str, name: str) -> CalibrationText:
         if not isinstance(row, dict):
             raise ValueError("it is no JSON object")
         return _text_of(row, name)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"is no text: {error}", f"give {_FORMS}", code="CALIB-TEXT", where=where) from None
 
 
@@ -94,4 +94,8 @@ def _text_of(row: Mapping[str, Any], name: str) -> CalibrationText:
 def _string(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not a string")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError("it holds half of a surrogate pair, which is no character") from None
     return value

@@ -43,6 +43,7 @@ class Fp8RowwiseEncoder:
                 scale = np.maximum(largest / np.float32(E4M3_MAX), _SMALLEST_SCALE).astype(np.float32)
                 for first in range(0, len(matrix), _ROWS_AT_ONCE):
                     rows = slice(first, first + _ROWS_AT_ONCE)
-                    sink.append(to_e4m3(matrix[rows] / scale[rows, None]))
+                    with np.errstate(invalid="ignore"):  # Inf / Inf; noted where it is read
+                        sink.append(to_e4m3(matrix[rows] / scale[rows, None]))
                 scales.append(scale)
             sink.append(np.concatenate(scales))

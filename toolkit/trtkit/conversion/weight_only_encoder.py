@@ -71,7 +71,9 @@ def quantize_rows(matrix: NDArray[Any], bits: Bits) -> tuple[NDArray[np.int8], N
     integers = np.empty(matrix.shape, dtype=np.int8)
     for first in range(0, len(matrix), _ROWS_AT_ONCE):
         rows = slice(first, first + _ROWS_AT_ONCE)
-        quotient = matrix[rows] / divisor[rows, None]
-        away = np.trunc(quotient + np.copysign(np.float32(0.5), quotient))
-        integers[rows] = np.clip(away, -top, top - 1)
+        # NaN and Inf have no integer; where they are read they are noted, and a finding names the tensor.
+        with np.errstate(invalid="ignore"):
+            quotient = matrix[rows] / divisor[rows, None]
+            away = np.trunc(quotient + np.copysign(np.float32(0.5), quotient))
+            integers[rows] = np.clip(away, -top, top - 1)
     return integers, scale

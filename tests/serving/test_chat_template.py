@@ -50,6 +50,26 @@ def test_a_template_that_refuses_says_why(tmp_path: Path) -> None:
         render(tmp_path)
 
 
+@pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{{ messages + 1 }}", "{{ range(9**9) }}", "{{ 'x'.index('y') }}"])
+def test_a_template_that_fails_is_named(template: str, tmp_path: Path) -> None:
+    config(tmp_path, chat_template=template)
+    with pytest.raises(InputError, match=r"CHAT-TEMPLATE: .*the chat template fails: \w+Error"):
+        render(tmp_path)
+
+
+@pytest.mark.parametrize("template", [[1], [{}], [{"name": "default"}], [{"name": []}], {}, 5])
+def test_an_entry_that_is_no_template_is_refused(template: object, tmp_path: Path) -> None:
+    config(tmp_path, chat_template=template, eos_token={})
+    with pytest.raises(InputError, match="no chat template"):
+        render(tmp_path)
+
+
+def test_a_template_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match=r"chat_template\.jinja"):
+        render(tmp_path)
+
+
 def test_a_template_cannot_leave_the_sandbox(tmp_path: Path) -> None:
     config(tmp_path, chat_template="{{ ''.__class__.__mro__[1].__subclasses__() }}")
     with pytest.raises(InputError, match="CHAT-TEMPLATE"):
@@ -74,7 +94,12 @@ def test_a_text_is_one_message_and_a_json_list_is_a_history() -> None:
     assert messages_of("[1] is a footnote") == [{"role": "user", "content": "[1] is a footnote"}]
 
 
-@pytest.mark.parametrize("text", ['[{"role": "user"}]', '[{"role": "user", "content": "hi"}', '[{"a": 1}, 2]'])
+@pytest.mark.parametrize(
+    "text",
+    ['[{"role": "user"}]', '[{"role": "user", "content": "hi"}', '[{"a": 1}, 2]',
+     r'[{"role": "user", "content": "\ud800"}]', '[{"a": ' * 2000],
+    ids=["role alone", "cut off", "numbers", "surrogate", "deep"],
+)  # fmt: skip
 def test_a_list_of_no_messages_is_refused_with_the_right_form(text: str) -> None:
     with pytest.raises(RequestError, match=r"(?s)REQ-CHAT: input text_input.*\[{\"role\""):
         messages_of(text)

@@ -9,6 +9,8 @@ from typing import Any, NoReturn, Self
 from trtkit.errors import InputError, MissingToolError, RequestError
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
+# How a template, which is a program, may fail besides refusing.
+_PROGRAM_FAILURES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
 
 
 class ChatTemplate:
@@ -52,6 +54,8 @@ class ChatTemplate:
             )
         except TemplateError as error:
             raise _unusable(f"the chat template refuses the messages: {error}", self._folder) from None
+        except _PROGRAM_FAILURES as error:
+            raise _unusable(f"the chat template fails: {type(error).__name__}: {error}", self._folder) from None
 
 
 def messages_of(text: str) -> list[dict[str, str]]:
@@ -63,8 +67,9 @@ def messages_of(text: str) -> list[dict[str, str]]:
         return [{"role": "user", "content": text}]
     try:
         messages = json.loads(text)
+        json.dumps(messages, ensure_ascii=False).encode("utf-8")  # half a surrogate pair is no character
         return [{"role": str(message["role"]), "content": str(message["content"])} for message in messages]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise RequestError(
             f"input text_input is no list of messages: {type(error).__name__}: {error}",
             'send [{"role": "user", "content": "..."}], or plain text for one message',
@@ -88,7 +93,7 @@ def _config(folder: Path) -> dict[str, Any]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"cannot be read: {error}", "run trtkit build again", where=str(path)) from None
     return document if isinstance(document, dict) else {}
 
@@ -97,10 +102,14 @@ def _source(folder: Path, config: Mapping[str, Any]) -> str:
     """chat_template.jinja, or the entry of tokenizer_config.json, where a list holds several by name."""
     path = folder / "chat_template.jinja"
     if path.is_file():
-        return path.read_text(encoding="utf-8")
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise InputError(f"cannot be read: {error}", "run trtkit build again", where=str(path)) from None
     template = config.get("chat_template")
     if isinstance(template, list):
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+        named = [entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default"]
+        template = named[-1].get("template") if named else None
     if not isinstance(template, str):
         raise _unusable("the tokenizer has no chat template", folder)
     return template
@@ -108,4 +117,4 @@ def _source(folder: Path, config: Mapping[str, Any]) -> str:
 
 def _text(token: Any) -> str:
     """A special token's text; tokenizer_config.json writes it as a string or as an object."""
-    return str(token["content"]) if isinstance(token, dict) else str(token or "")
+    return str(token.get("content") or "") if isinstance(token, dict) else str(token or "")

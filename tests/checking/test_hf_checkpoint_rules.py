@@ -9,6 +9,7 @@ import pytest
 from tiny import FAMILIES, tensor_shapes, tiny_checkpoint, tiny_config, tiny_tensor, write_json, write_weights
 from trtkit.checking.folder_checks import check_hf_checkpoint
 from trtkit.checking.rules.hf_checkpoint import HF_RULES
+from trtkit.checking.subjects.hf_checkpoint import read_hf_checkpoint
 
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 4976698672\n"
 
@@ -192,3 +193,12 @@ def test_a_drafts_own_vocabulary_is_rising_ids_of_the_model(
     folder = checkpoint(tmp_path)
     (folder / "draft_vocabulary.json").write_text(json.dumps({"token_ids": token_ids}))
     assert codes(folder) == found
+
+
+def test_a_config_that_announces_a_billion_layers_is_told_at_once(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf", num_hidden_layers=1)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 10**9}))
+    checkpoint, problems = read_hf_checkpoint(folder, converts=True)
+    assert [problem.code for problem in problems if problem.code.startswith("CKPT")] == ["CKPT-MISSING"]
+    assert len(checkpoint.scale_audit.missing) < 100

@@ -54,10 +54,10 @@ class HfCheckpoint:
         """Scales by layer."""
         return read_scales(self.weights.values() if self.weights else (), _KV_SCALE)
 
-    @property
+    @cached_property
     def scale_audit(self) -> ScaleAudit:
-        """The verdict over the KV scales."""
-        return audit_scales(self.kv_scales, self.num_layers)
+        """The verdict over the KV scales, of no more layers than there are tensors, whatever config.json announces."""
+        return audit_scales(self.kv_scales, min(self.num_layers, len(self.weights or ())))
 
 
 def read_hf_checkpoint(folder: Path, *, converts: bool) -> tuple[HfCheckpoint, list[Finding]]:

@@ -70,7 +70,11 @@ def _convert_anew(
     source, states = read
     rewritten, scratch = out.with_name(f".{out.name}.source"), scratch_of(out)
     readable = readable_source(source, rewritten, allow_pickle=options.allow_pickle)
-    check_disk(plan_conversion(readable, options), out, scratch)
+    try:
+        check_disk(plan_conversion(readable, options), out, scratch)
+    except InputError:
+        shutil.rmtree(rewritten, ignore_errors=True)
+        raise
     try:
         with stage_output(out, stage="convert", key=key):
             report = convert_checkpoint(readable, scratch, options, on_progress)
@@ -80,6 +84,7 @@ def _convert_anew(
         # Nothing that a later run could go on with.
         if not list(scratch.glob("*.safetensors")):
             shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(rewritten, ignore_errors=True)
         raise
     except OSError as error:
         raise disk_error(error, out) from error

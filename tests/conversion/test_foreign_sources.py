@@ -2,6 +2,8 @@
 
 import json
 import pickle
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,69 @@ def test_an_allowed_pickle_gives_the_same_weights(shards: int, tmp_path: Path) -
     convert_to(source, tmp_path / "out", PICKLES)
     converted = hf_tensors(tmp_path / "out")
     assert all(np.array_equal(converted[name], values[name]) for name in values)
+
+
+def pickled(folder: Path, wrap: Callable[[dict[str, Any]], Any], **how: Any) -> Path:
+    """A tiny checkpoint whose pickle holds what `wrap` makes of its state dict."""
+    source = tiny.tiny_checkpoint(folder / "source", num_hidden_layers=1)
+    values = {name: torch.from_numpy(value.copy()) for name, value in original(source).items()}
+    (source / "model.safetensors").unlink()
+    torch.save(wrap(values), source / "pytorch_model.bin", **how)
+    return source
+
+
+def quantised(value: torch.Tensor) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch is about to drop these tensors; files with them stay.
+        return torch.quantize_per_tensor(value, 0.1, 0, torch.qint8)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "how"),
+    [
+        (lambda state: state, {"_use_new_zipfile_serialization": False}),
+        (lambda state: {"state_dict": state, "epoch": 3}, {}),
+        (lambda state: {name: torch.nn.Parameter(value) for name, value in state.items()}, {}),
+        (lambda state: {**state, "version": 3}, {}),
+    ],
+    ids=["the format before torch 1.6", "a nested state dict", "parameters", "a number beside"],
+)
+def test_a_pickle_is_read_in_every_usual_form(
+    wrap: Callable[[dict[str, Any]], Any], how: dict[str, Any], tmp_path: Path
+) -> None:
+    plain = tiny.tiny_checkpoint(tmp_path / "plain", num_hidden_layers=1)
+    convert_to(pickled(tmp_path, wrap, **how), tmp_path / "out", PICKLES)
+    converted, values = hf_tensors(tmp_path / "out"), original(plain)
+    assert all(np.array_equal(converted[name], values[name]) for name in values)
+
+
+UNREADABLE_PICKLES: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
+    "a sparse tensor": ("'x' is a sparse", lambda state: {**state, "x": torch.eye(4).to_sparse()}),
+    "a quantised tensor": (
+        "'x' is a tensor that torch quantised|KeyError",
+        lambda s: {**s, "x": quantised(torch.ones(4))},
+    ),
+    "a meta tensor": ("'x' is a tensor without values", lambda state: {**state, "x": torch.empty(4, device="meta")}),
+    "a complex tensor": (
+        "'x' is a tensor of torch.complex64",
+        lambda s: {**s, "x": torch.ones(2, dtype=torch.complex64)},
+    ),
+    "a name that is a number": ("5 is a tensor under a name", lambda state: {**state, 5: torch.ones(2)}),
+    "a list": ("a list and no state dict", lambda state: list(state.values())),
+    "no tensors": ("no tensors by name", lambda state: {"model": state}),
+    "two state dicts": ("it is not known which", lambda state: {**state, "state_dict": state}),
+    "a tensor of no use": ("belong to nothing", lambda state: {**state, "x": torch.ones(2)}),
+}
+
+
+@pytest.mark.parametrize(("fault", "wrap"), UNREADABLE_PICKLES.values(), ids=UNREADABLE_PICKLES)
+def test_a_pickle_that_cannot_be_used_is_refused_and_leaves_nothing_behind(
+    fault: str, wrap: Callable[[dict[str, Any]], Any], tmp_path: Path
+) -> None:
+    source = pickled(tmp_path, wrap)
+    with pytest.raises(CheckpointError, match=fault):
+        convert_to(source, tmp_path / "out", PICKLES)
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
 class Malicious:
@@ -107,3 +172,27 @@ def test_a_damaged_gguf_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         convert_to(tmp_path / "model.gguf", tmp_path / "out", FLOAT32)
     assert caught.value.code == "CKPT-GGUF"
+
+
+@pytest.mark.parametrize(
+    ("change", "lost", "fault"),
+    [
+        ({"intermediate_size": 128}, (), "another shape"),
+        ({}, ("model.layers.1.mlp.up_proj.weight",), "lacks 'model.layers.1.mlp.up_proj.weight'"),
+        ({"num_hidden_layers": 2}, (), "tensors of 3 layers, but its header announces 2"),
+        ({"num_hidden_layers": 4}, (), "lacks"),
+    ],
+    ids=["another size", "a tensor lost", "fewer layers", "more layers"],
+)
+def test_a_gguf_file_that_does_not_fill_its_model_is_refused(
+    change: dict[str, Any], lost: tuple[str, ...], fault: str, tmp_path: Path
+) -> None:
+    source = tiny.tiny_checkpoint(tmp_path / "source")
+    values = {name: value for name, value in original(source).items() if name not in lost}
+    config = json.loads((source / "config.json").read_text())
+    # A header that lies about a size: the tensors are written with the true one.
+    write_gguf(tmp_path / "model.gguf", config | change, values)
+    with pytest.raises(CheckpointError, match=fault) as caught:
+        convert_to(tmp_path / "model.gguf", tmp_path / "out", FLOAT32)
+    assert caught.value.code == "CKPT-GGUF"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.gguf", "source"], "nothing is left behind"

@@ -79,7 +79,7 @@ def _indexed(folder: Path, index: Path) -> dict[str, StoredTensor]:
     weight_map = _read_index(index)
     shards = {name: _shard_path(folder, index, name) for name in sorted(set(weight_map.values()))}
     for name, path in shards.items():
-        if not _is_there(path):
+        if not is_file(path):
             raise CheckpointError(
                 f"names the shard {quoted(name)}, which is not there",
                 "download the checkpoint again; a shard is missing",
@@ -127,7 +127,8 @@ def _shard_path(folder: Path, index: Path, name: str) -> Path:
     return folder / pure
 
 
-def _is_there(path: Path) -> bool:
+def is_file(path: Path) -> bool:
+    """Whether a name that somebody else chose is a file's."""
     try:
         return path.is_file()
     except OSError:  # A name longer than any file may have.

@@ -1,22 +1,31 @@
 """Sources that are no safetensors: GGUF files and pickles, rewritten as safetensors once. Converts no layout.
 
-Both need torch, GGUF needs transformers and gguf too. Pickles are read with torch's weights_only loader, which runs no
-code from them, and only when the caller allows it.
+Both need torch, GGUF needs transformers and gguf too. Pickles are read (pickle_source.py) only where the caller allows.
 """
 
 import json
-import pickle
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trtkit.artifacts import is_complete, key_of, stage_output, write_text
-from trtkit.checkpoints.weights import INDEX_NAME
-from trtkit.errors import CheckpointError, MissingToolError
+from trtkit.artifacts import is_complete, key_of, stage_output
+from trtkit.checkpoints.quoted import quoted
+from trtkit.checkpoints.weights import is_file
+from trtkit.conversion.pickle_source import missing_package, rewrite_pickles
+from trtkit.errors import CheckpointError, TrtkitError
 
 _PICKLE_INDEX = "pytorch_model.bin.index.json"
 _PICKLE_SINGLE = "pytorch_model.bin"
+_DAMAGED = "download it again: its header contradicts its tensors, or it is damaged"
+# What transformers reports of a load -> how to say it. Each leaves weights of the model random, or of the file unused.
+_LOADING_FAULTS = {
+    "mismatched_keys": "holds another shape than its header announces for",
+    "missing_keys": "lacks",
+    "unexpected_keys": "holds what its header leaves no place for:",
+    "conversion_errors": "transformers cannot unpack",
+    "error_msgs": "transformers cannot load it:",
+}
 
 
 def readable_source(source: Path, scratch: Path, *, allow_pickle: bool = False) -> Path:
@@ -31,10 +40,15 @@ def readable_source(source: Path, scratch: Path, *, allow_pickle: bool = False) 
     key = key_of({str(file): [file.stat().st_size, file.stat().st_mtime_ns] for file in files})
     if not is_complete(scratch, key):
         with stage_output(scratch, stage="read", key=key) as folder:
-            if files[0].suffix == ".gguf":
-                _rewrite_gguf(files[0], folder)
-            else:
-                _rewrite_pickles(source, files, folder)
+            try:
+                if files[0].suffix == ".gguf":
+                    _rewrite_gguf(files[0], folder)
+                else:
+                    rewrite_pickles(source, files, folder)
+            except TrtkitError:
+                # Nothing that a later run could go on with.
+                shutil.rmtree(folder)
+                raise
     return scratch
 
 
@@ -70,26 +84,45 @@ def _pickle_files(source: Path) -> list[Path]:
         raise CheckpointError(
             "is no index of pickles", "download it again", code="CKPT-INDEX", where=str(index)
         ) from None
-    missing = next((file for file in files if not file.is_file()), None)
+    missing = next((file for file in files if not is_file(file)), None)
     if missing is not None:
         raise CheckpointError(
-            f"names {missing.name}, which is not there", "download it again", code="CKPT-MISSING", where=str(index)
+            f"names {quoted(missing.name)}, which is not there",
+            "download it again",
+            code="CKPT-MISSING",
+            where=str(index),
         )
     return files
 
 
 def _rewrite_gguf(file: Path, folder: Path) -> None:
     """Let transformers dequantise the file to float32 and save it as safetensors."""
+    model, loaded, num_layers = _load_gguf(file)
+    _refuse_partly_loaded(loaded, file)
+    announced = model.config.num_hidden_layers
+    if num_layers != announced:
+        what = f"holds tensors of {num_layers} layers, but its header announces {announced}"
+        raise CheckpointError(what, _DAMAGED, code="CKPT-GGUF", where=str(file))
+    # transformers 5 keeps both, and refuses to save, though nothing is quantised any more.
+    vars(model).pop("hf_quantizer", None)
+    vars(model.config).pop("quantization_config", None)
+    model.save_pretrained(folder, safe_serialization=True)
+
+
+def _load_gguf(file: Path) -> tuple[Any, Mapping[str, Any], int]:
+    """The model, what transformers says of loading it, and the layers that the file has tensors of."""
     try:
-        import gguf  # noqa: F401
+        import gguf
         import torch
         from transformers import AutoModelForCausalLM
     except ImportError as error:
-        raise _missing_package(error) from None
+        raise missing_package(error) from None
+    # A mismatch is refused by the caller, in words that fit a file and not an option of transformers.
+    how: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True, **_dequantize()}
+    load: Any = AutoModelForCausalLM.from_pretrained
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            file.parent, gguf_file=file.name, dtype=torch.float32, **_dequantize()
-        )
+        model, loaded = load(file.parent, gguf_file=file.name, dtype=torch.float32, **how)
+        return model, loaded, _num_layers(tensor.name for tensor in gguf.GGUFReader(file).tensors)
     except (ValueError, KeyError, RuntimeError, OSError, IndexError, AttributeError, NotImplementedError) as error:
         raise CheckpointError(
             f"transformers cannot read it: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
@@ -97,10 +130,27 @@ def _rewrite_gguf(file: Path, folder: Path) -> None:
             code="CKPT-GGUF",
             where=str(file),
         ) from error
-    # transformers 5 keeps both, and refuses to save, though nothing is quantised any more.
-    vars(model).pop("hf_quantizer", None)
-    vars(model.config).pop("quantization_config", None)
-    model.save_pretrained(folder, safe_serialization=True)
+
+
+def _refuse_partly_loaded(loaded: Mapping[str, Any], file: Path) -> None:
+    """Weights that transformers could not fill it leaves random, and says so in the loading info alone."""
+    for key, what in _LOADING_FAULTS.items():
+        faults = loaded.get(key)
+        if faults:
+            # A mismatch is (name, stored shape, expected shape), the rest are names.
+            names = sorted(quoted(fault[0] if isinstance(fault, tuple) else fault) for fault in faults)
+            raise CheckpointError(
+                f"{what} {', '.join(names[:3])}{' and more' if len(names) > 3 else ''}",
+                _DAMAGED,
+                code="CKPT-GGUF",
+                where=str(file),
+            )
+
+
+def _num_layers(names: Iterable[str]) -> int:
+    """Layers that a GGUF file has tensors of; transformers passes over those that its header does not announce."""
+    layers = (name.split(".")[1] for name in names if name.startswith("blk."))
+    return 1 + max((int(layer) for layer in layers if layer.isdecimal()), default=-1)
 
 
 def _dequantize() -> dict[str, Any]:
@@ -109,43 +159,3 @@ def _dequantize() -> dict[str, Any]:
 
     config = getattr(transformers, "GgufConfig", None)
     return {} if config is None else {"quantization_config": config(dequantize=True)}
-
-
-def _rewrite_pickles(source: Path, files: list[Path], folder: Path) -> None:
-    """One safetensors file per pickle, tensors that share storage written out on their own, and an index."""
-    try:
-        from safetensors.torch import save_file
-    except ImportError as error:
-        raise _missing_package(error) from None
-    weight_map: dict[str, str] = {}
-    for number, file in enumerate(files, start=1):
-        name = f"model-{number:05}-of-{len(files):05}.safetensors"
-        tensors = {key: tensor.contiguous().clone() for key, tensor in _tensors(file)}
-        weight_map |= dict.fromkeys(tensors, name)
-        save_file(tensors, folder / name)
-    write_text(folder / INDEX_NAME, json.dumps({"weight_map": weight_map}))
-    if (source / "config.json").is_file():
-        shutil.copyfile(source / "config.json", folder / "config.json")
-
-
-def _tensors(file: Path) -> Iterator[tuple[str, Any]]:
-    import torch
-
-    try:
-        state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError) as error:
-        raise CheckpointError(
-            f"is no pickle of plain tensors ({type(error).__name__})",
-            "do not use this file: it is damaged, or it would run code when loaded",
-            code="CKPT-PICKLE",
-            where=str(file),
-        ) from error
-    if not isinstance(state, dict):
-        raise CheckpointError("holds no state dict", "use another checkpoint", code="CKPT-PICKLE", where=str(file))
-    yield from ((key, value) for key, value in state.items() if isinstance(value, torch.Tensor))
-
-
-def _missing_package(error: ImportError) -> MissingToolError:
-    return MissingToolError(
-        f"reading this format needs {error.name}", "pip install 'trtkit[reference]'", code="CONV-PACKAGE"
-    )

@@ -9,6 +9,7 @@ from trtkit.checkpoints.model_spec import ModelSpec, read_model_spec
 from trtkit.conversion.options import ConversionOptions
 from trtkit.conversion.trtllm_config import checkpoint_config
 from trtkit.errors import CheckpointError
+from trtkit.reference.model.families import ACTIVATIONS
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -142,6 +143,28 @@ def test_the_sliding_window_and_its_layers(
 ) -> None:
     spec = spec_of(tmp_path, family, **changes)
     assert (spec.sliding_window, spec.layer_is_sliding) == (window, sliding)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("llama", {"hidden_act": "xyz"}),
+        ("gemma2", {"hidden_activation": "xyz"}),
+        ("llama", {"hidden_act": "relu2"}),
+        ("mixtral", {"hidden_act": "relu"}),
+        ("phi3", {"hidden_act": "gelu"}),
+    ],
+)
+def test_an_activation_that_the_engine_would_not_compute_is_refused(
+    family: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=next(iter(changes.values()))) as caught:
+        spec_of(tmp_path, family, **changes)
+    assert caught.value.code == "CKPT-CONFIG"
+
+
+def test_every_activation_of_the_reference_engine_can_be_converted(tmp_path: Path) -> None:
+    assert [spec_of(tmp_path, hidden_act=name).hidden_act for name in ACTIVATIONS] == list(ACTIVATIONS)
 
 
 def test_transformers_reads_the_same_numbers(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtkit.checkpoints.activations import read_activation
 from trtkit.checkpoints.families import FAMILIES, Family
 from trtkit.checkpoints.json_fields import JsonFields, read_json_fields
+from trtkit.checkpoints.quoted import quoted
 from trtkit.checkpoints.rope import RopeSpec, read_rope
 from trtkit.checkpoints.stored_tensor import FLOAT_DTYPES
 from trtkit.errors import CheckpointError
@@ -76,8 +78,9 @@ class ModelSpec:
 def read_model_spec(folder: Path) -> ModelSpec:
     """Read `folder`/config.json.
 
-    Raises CheckpointError: CKPT-CONFIG (missing, damaged, a key of the wrong type), CKPT-ARCH (an architecture trtkit
-    does not convert), CKPT-ROPE (an unknown rope kind), CKPT-HEAD-SIZE, CKPT-HEADS (heads that do not fit each other).
+    Raises CheckpointError: CKPT-CONFIG (missing, damaged, a key of the wrong type, an unknown activation), CKPT-ARCH
+    (an architecture trtkit does not convert), CKPT-ROPE (an unknown or impossible rope), CKPT-HEAD-SIZE, CKPT-HEADS
+    (heads that do not fit each other).
     """
     fields = read_json_fields(folder / "config.json")
     spec = _spec(fields, _family_of(fields))
@@ -94,7 +97,7 @@ def _family_of(fields: JsonFields) -> Family:
         if family.architecture in architectures:
             return family
     raise CheckpointError(
-        f"the architecture {(architectures or [model_type or 'unnamed'])[0]!r} is not one trtkit converts",
+        f"the architecture {quoted((architectures or [model_type or 'unnamed'])[0])} is not one trtkit converts",
         f"use a checkpoint of one of: {', '.join(sorted(family.name for family in FAMILIES.values()))}",
         code="CKPT-ARCH",
         where=fields.where,
@@ -126,7 +129,7 @@ def _spec(fields: JsonFields, family: Family) -> ModelSpec:
         rope_scaling=rope.scaling,
         partial_rotary_factor=rope.partial_rotary_factor,
         rope_local_theta=rope.local_theta,
-        hidden_act=fields.text(key("hidden_act"), fields.text("hidden_act", family.hidden_act)),
+        hidden_act=read_activation(fields, family),
         tie_word_embeddings=fields.flag("tie_word_embeddings", family.tie_word_embeddings),
         attention_bias=_attention_bias(fields, family),
         mlp_bias=family.name == "gpt2" or fields.flag("mlp_bias", False),

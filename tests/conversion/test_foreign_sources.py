@@ -116,6 +116,18 @@ def test_a_pickle_that_cannot_be_used_is_refused_and_leaves_nothing_behind(
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
+def test_a_tensor_in_two_pickles_is_named_with_the_pickle_it_is_in(tmp_path: Path) -> None:
+    source = tiny.tiny_checkpoint(tmp_path / "source")
+    as_pickle(source, shards=2)
+    second = torch.load(source / "pytorch_model-1.bin", weights_only=True)
+    torch.save({**second, "model.norm.weight": torch.ones(64)}, source / "pytorch_model-0.bin")
+    torch.save({**second, "model.norm.weight": torch.ones(64)}, source / "pytorch_model-1.bin")
+    with pytest.raises(CheckpointError, match=r"pytorch_model-1\.bin: holds") as caught:
+        convert_to(source, tmp_path / "out", PICKLES)
+    assert caught.value.code == "CKPT-DUPLICATE"
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
 class Malicious:
     """Unpickling it would write a file."""
 

@@ -184,7 +184,7 @@ def report(direct: list[Timing], served: list[Timing]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=Path)
-    parser.add_argument("--draft-len", type=int, default=4)
+    parser.add_argument("--draft-len", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=64, help="of an answer; 1 shows what the first one costs")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)

@@ -23,6 +23,10 @@ def test_the_larger_one_is_what_tensorrt_llm_reads() -> None:
     }
 
 
+def test_one_scale_for_both_is_written_as_the_converter_of_tensorrt_llm_writes_it() -> None:
+    assert KvScale(0.5).tensors() == {"kv_cache_scaling_factor": 0.5, "kv_cache_rcp_scaling_factor": 2.0}
+
+
 @pytest.mark.parametrize(("kind", "largest"), [("fp8", 448.0), ("int8", 127.0)])
 def test_the_reference_engine_reads_both(kind: str, largest: float, tmp_path: Path) -> None:
     calibration = tmp_path / "calibration.json"

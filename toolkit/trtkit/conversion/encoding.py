@@ -107,7 +107,7 @@ def _kv_scale_of(plan: ConversionPlan, calibration: Calibration) -> ScaleOf | No
         return lambda layer: KvScale(*calibration.kv_scales(layer, LARGEST[kind]))
     if own:
         return lambda layer: _own_kv_scale(own, layer)
-    return lambda layer: KvScale(1.0, 1.0)
+    return lambda layer: KvScale(1.0)
 
 
 def _own_kv_scale(own: Mapping[int, float], layer: int) -> KvScale:
@@ -117,4 +117,4 @@ def _own_kv_scale(own: Mapping[int, float], layer: int) -> KvScale:
             "calibrate it again (`trtkit calibrate`) and pass the file with --calibration",
             code="CKPT-SCALE",
         )
-    return KvScale(own[layer], own[layer])
+    return KvScale(own[layer])

@@ -2,9 +2,9 @@
 
 kv_cache_scaling_factor s dequantises (x = q * s), kv_cache_rcp_scaling_factor is 1 / s; both float32 [1]. Every release
 of TensorRT-LLM reads the first; older ones want the second too, newer ones compute it, so writing both is right
-everywhere. Keys and values have k_cache_ and v_cache_scaling_factor of their own besides, as nvidia-modelopt writes
-them: newer releases of TensorRT-LLM merge the two by their maximum, which is s again, earlier ones warn of tensors that
-they do not need, and trtkit's reference engine quantises keys and values with them.
+everywhere. Keys and values that were measured have k_cache_ and v_cache_scaling_factor besides, as nvidia-modelopt
+writes them: newer releases of TensorRT-LLM merge the two by their maximum, which is s again, earlier ones warn of
+tensors that they do not need, and trtkit's reference engine quantises keys and values with them.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,20 +19,19 @@ from trtkit.conversion.rank_file import TensorHeader
 
 
 class KvScale(NamedTuple):
-    """What the codes of a layer's keys and values are multiplied by."""
+    """What the codes of a layer's keys and values are multiplied by; value None: one scale for both is all there is."""
 
     key: float
-    value: float
+    value: float | None = None
 
     def tensors(self) -> dict[str, np.float32]:
         """The factors by their names below `attention.`, in the order in which they are stored."""
-        shared = np.float32(max(self))
-        return {
-            "kv_cache_scaling_factor": shared,
-            "kv_cache_rcp_scaling_factor": np.float32(1.0) / shared,
-            "k_cache_scaling_factor": np.float32(self.key),
-            "v_cache_scaling_factor": np.float32(self.value),
-        }
+        shared = np.float32(self.key if self.value is None else max(self.key, self.value))
+        merged = {"kv_cache_scaling_factor": shared, "kv_cache_rcp_scaling_factor": np.float32(1.0) / shared}
+        if self.value is None:
+            return merged
+        own = {"k_cache_scaling_factor": np.float32(self.key), "v_cache_scaling_factor": np.float32(self.value)}
+        return merged | own
 
 
 ScaleOf = Callable[[int], KvScale]

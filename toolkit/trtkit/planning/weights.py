@@ -16,7 +16,8 @@ AWQ_VOCABULARY = 64
 NVFP4_GROUP = 16
 # What nvidia-modelopt quantises and exports; the rest trtkit writes itself.
 BY_MODELOPT = frozenset({"int4_awq", "w4a8_awq", "int8_smoothquant", "nvfp4"})
-# A layer's cache scale, its reciprocal (for older releases), those of keys and values; modelopt has no reciprocal.
+# A layer's cache scale, its reciprocal (for older releases), and those of keys and values, left out where nothing
+# measured them; modelopt has no reciprocal.
 _KV_SCALES, _MODELOPT_KV_SCALES = 4, 3
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,10 @@ from trtkit.client.session import ChatSession
 from trtkit.client.triton_client import TritonClient
 from trtkit.config.schema import BuildConfig
 from trtkit.errors import RequestError
+from trtkit.evaluate.async_endpoints import AsyncTritonEndpoint
+from trtkit.evaluate.bench import BenchPrompt, Load, measure_load
+from trtkit.evaluate.latency import RunStats, summarize_run
+from trtkit.evaluate.load import Timer
 from trtkit.server.launch import ServerOptions
 from trtkit.server.triton_server import TritonServer
 from trtkit.serving.draft_schedule import FILE, DraftSchedule, Step, schedule_document
@@ -65,6 +70,24 @@ def test_models_that_are_not_decoupled_answer_whole_unless_they_are_told_to_stre
         with kserve_stream(server.endpoints.grpc) as stream:
             request = {"text_input": ("BYTES", [[b"hello"]]), "max_tokens": ("INT32", [[20]])}
             assert len(stream.ask("ensemble", **request)) == 1
+
+
+async def load(address: str, draft_len: int) -> RunStats:
+    timer = Timer(time.perf_counter_ns)
+    async with AsyncTritonEndpoint(address, timer.now_ns) as endpoint:
+        prompts = [BenchPrompt(f"hello {number}", 20) for number in range(3)]
+        answers, busy_ns = await measure_load(endpoint, Load("speculative", draft_len, 1), prompts, timer)
+    stats = summarize_run(answers, busy_ns)
+    assert stats is not None
+    return stats
+
+
+def test_the_bench_times_whole_answers_of_models_that_are_not_decoupled(tmp_path: Path) -> None:
+    with served(tmp_path, tiny_config(serving={"streaming": False}), same_draft=True) as (server, _):
+        stats = asyncio.run(load(server.endpoints.grpc, 4))
+    assert (stats.tpot_ms, stats.ttft_ms) == (None, stats.e2e_ms)
+    assert stats.acceptance_rate == 1.0 and stats.num_tokens == 60
+    assert stats.acceptance_by_position is None, "one response does not tell the steps"
 
 
 def test_a_build_without_a_draft_refuses_drafts_and_answers(client: TritonClient, tmp_path: Path) -> None:

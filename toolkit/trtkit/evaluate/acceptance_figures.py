@@ -44,7 +44,7 @@ def steps_of(answered: Answered) -> Iterator[tuple[int, int]]:
     proposed an end token, counts as if it had gone on.
     """
     request, remaining = answered.request, answered.request.max_new_tokens
-    if not request.draft_len or not request.stream:
+    if not (request.draft_len and request.stream and answered.generation.is_streamed):
         return
     for arrival in answered.generation.arrivals:
         drafted = min(request.draft_len, remaining - 1)

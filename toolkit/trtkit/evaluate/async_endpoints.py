@@ -27,7 +27,7 @@ class AsyncTritonEndpoint:
         """Read one answer to its end. Raises RequestError and ServerError as the client does."""
         answer = self._client.generate(message_request(request))
         chunks = [chunk async for chunk in answer]
-        return generation_of(answer.sent_ns, chunks, is_complete=True)
+        return generation_of(request, answer.sent_ns, chunks)
 
 
 class Threaded:

@@ -32,17 +32,16 @@ class TritonEndpoint:
             chunks.append(chunk)
             if request.cancel_after_tokens is not None and _count(chunks) >= request.cancel_after_tokens:
                 answer.cancel()
-        generation = generation_of(answer.sent_ns, chunks, is_complete=request.cancel_after_tokens is None)
-        return replace(generation, is_streamed=request.stream)
+        return generation_of(request, answer.sent_ns, chunks)
 
 
 def message_request(request: EndpointRequest) -> GenerateRequest:
-    """The client's request for one of ours."""
+    """The client's request for one of ours; streamed means in pieces where the server's models send pieces."""
     return GenerateRequest(
         request.text,
         request.max_new_tokens,
         num_draft_tokens=request.draft_len,
-        stream=request.stream,
+        stream=None if request.stream else False,
         temperature=request.temperature,
         seed=request.seed,
         stop_words=request.stop_words,
@@ -50,17 +49,18 @@ def message_request(request: EndpointRequest) -> GenerateRequest:
     )
 
 
-def generation_of(sent_ns: int, chunks: list[Chunk], *, is_complete: bool) -> Generation:
+def generation_of(request: EndpointRequest, sent_ns: int, chunks: list[Chunk]) -> Generation:
     """An answer from its chunks, with the server's figures where it was read to its end.
 
-    Raises ServerError when a complete answer lacks them.
+    Raises ServerError when an answer that was not given up lacks them.
     """
     generation = Generation(
         token_ids=tuple(token for chunk in chunks for token in chunk.token_ids),
         sent_ns=sent_ns,
         arrivals=tuple(Arrival(chunk.received_ns, len(chunk.token_ids)) for chunk in chunks),
+        is_streamed=request.stream,
     )
-    if not is_complete:
+    if request.cancel_after_tokens is not None:
         return generation
     figures = _figures(chunks)
     return replace(
@@ -70,6 +70,7 @@ def generation_of(sent_ns: int, chunks: list[Chunk], *, is_complete: bool) -> Ge
         num_passes=figures.num_target_passes,
         num_prompt_tokens=figures.num_prompt_tokens,
         num_reused_blocks=figures.num_reused_blocks,
+        is_streamed=request.stream and (len(chunks) > 1 or figures.num_target_passes < 2),
     )
 
 

@@ -1,4 +1,6 @@
-"""Number formats, histograms and the four ways to a scale, on numbers that can be checked by hand or by torch."""
+"""Number formats, histograms and the ways to a scale, on numbers that can be checked by hand or by torch."""
+
+import math
 
 import numpy as np
 import pytest
@@ -70,7 +72,22 @@ def test_mse_is_never_worse_than_amax() -> None:
         assert errors[1] <= errors[0] * (1 + 1e-3), kind
 
 
-@pytest.mark.parametrize("name", METHODS)
+def test_a_power_of_two_rounds_as_scale_one_does_and_loses_less_of_the_small_and_the_large() -> None:
+    method, values = ScaleMethod("power-of-two"), np.random.RandomState(3).standard_normal(50_000)
+    for size in (1e-4, 1.0, 300.0):
+        x = (values * size).astype(np.float32).astype(np.float64)
+        amax = float(np.abs(x).max())
+        scale = scale_of(method.limit(histogram_of(x), amax, "fp8"), "fp8")
+        assert math.log2(scale).is_integer() and amax <= 448 * scale < 2 * amax
+        scaled, unscaled = fake_quantize(x, scale, "fp8"), fake_quantize(x, 1.0, "fp8")
+        normal = (np.abs(x) >= 2.0**-6) & (np.abs(x) <= 448) & (np.abs(x) >= scale * 2.0**-6)
+        assert np.array_equal(scaled[normal], unscaled[normal])
+        assert np.square(scaled - x).sum() <= np.square(unscaled - x).sum()
+    assert method.limit(histogram_of(np.array([3.0])), 3.0, "int8") == 3.0, "an integer's step grows with the limit"
+    assert method.limit(histogram_of(np.array([448.0])), 448.0, "fp8") == 448.0
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "power-of-two"])
 def test_no_method_exceeds_amax_or_fails_on_zeros(name: str) -> None:
     values = np.random.RandomState(2).standard_normal(1000)
     amax = float(np.abs(values).max())

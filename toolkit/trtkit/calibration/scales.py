@@ -1,10 +1,11 @@
-"""From what was measured to a scale: amax, percentile, MSE, entropy. Pure; knows no layer and no file.
+"""From what was measured to a scale: amax, power of two, percentile, MSE, entropy. Pure; knows no layer and no file.
 
 A scale s dequantises (x ~= q * s). Every method chooses a limit, the magnitude that becomes the largest code, so
-s = limit / 448 for FP8, / 127 for INT8, / 7 for INT4. amax keeps everything; the others may let outliers saturate so
-that the rest is kept better.
+s = limit / 448 for FP8, / 127 for INT8, / 7 for INT4. amax keeps everything that was measured, a power of two also what
+is up to twice as large; the others may let outliers saturate so that the rest is kept better.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,8 +15,8 @@ from numpy.typing import NDArray
 from trtkit.calibration.histogram import MagnitudeHistogram
 from trtkit.calibration.number_formats import LARGEST, Format, fake_quantize
 
-Method = Literal["amax", "percentile", "mse", "entropy"]
-METHODS: tuple[Method, ...] = ("amax", "percentile", "mse", "entropy")
+Method = Literal["amax", "power-of-two", "percentile", "mse", "entropy"]
+METHODS: tuple[Method, ...] = ("amax", "power-of-two", "percentile", "mse", "entropy")
 _CANDIDATES = 128
 _LOWEST_SHARE = 1 / 32
 
@@ -28,11 +29,11 @@ class ScaleMethod:
     percentile: float = 99.99
 
     def limit(self, histogram: MagnitudeHistogram, amax: float, kind: Format) -> float:
-        """The magnitude that becomes the largest code; never above amax, and 0 only when all values are 0."""
-        if amax == 0 or not histogram.total:
+        """The magnitude that becomes the largest code: 0 only when all values are 0, above amax for powers of two only."""
+        if amax == 0 or not histogram.total or self.name == "amax":
             return amax
-        if self.name == "amax":
-            return amax
+        if self.name == "power-of-two":
+            return _whole_octaves(amax) if kind == "fp8" else amax
         if self.name == "percentile":
             return min(histogram.percentile(self.percentile), amax) or amax
         cost = _squared_error if self.name == "mse" else _divergence
@@ -51,6 +52,15 @@ def group_scales(channel_amax: NDArray[np.float32], group_size: int, kind: Forma
     starts = np.arange(0, channel_amax.size, group_size)
     limits = np.maximum.reduceat(channel_amax, starts)
     return np.where(limits > 0, limits / np.float32(LARGEST[kind]), np.float32(1.0)).astype(np.float32)
+
+
+def _whole_octaves(amax: float) -> float:
+    """The limit whose FP8 scale is the least power of two that keeps amax.
+
+    A floating-point code times a power of two is rounded as without it, so against scale 1.0 range is all that changes:
+    nothing saturates, and a cache of small numbers loses fewer of them at the lower end.
+    """
+    return LARGEST["fp8"] * 2.0 ** math.ceil(math.log2(amax / LARGEST["fp8"]))
 
 
 def _candidates(amax: float) -> NDArray[np.float64]:

@@ -29,7 +29,7 @@ class ScaleMethod:
     percentile: float = 99.99
 
     def limit(self, histogram: MagnitudeHistogram, amax: float, kind: Format) -> float:
-        """The magnitude that becomes the largest code: 0 only when all values are 0, above amax for powers of two only."""
+        """The magnitude that becomes the largest code: 0 only for zeros, above amax only for powers of two."""
         if amax == 0 or not histogram.total or self.name == "amax":
             return amax
         if self.name == "power-of-two":

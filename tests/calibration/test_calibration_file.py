@@ -1,7 +1,9 @@
 """calibration.json: written for the converter, read by it, tied to one checkpoint."""
 
 import json
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -107,6 +109,20 @@ def test_another_method_uses_the_measurements_again(tmp_path: Path) -> None:
     by_percentile = read_calibration(out / "calibration.json")
     assert all(by_percentile.kv_cache[layer] < by_amax.kv_cache[layer] for layer in by_amax.kv_cache)
     assert json.loads((out / "calibration.json").read_text())["method"] == {"name": "percentile", "percentile": 90.0}
+
+
+@pytest.mark.parametrize(("method", "kind"), [("amax", "fp8"), ("power-of-two", "fp8"), ("amax", "int8")])
+def test_the_report_says_the_scales_that_a_conversion_writes(method: Any, kind: Any, tmp_path: Path) -> None:
+    folder, out = tiny_checkpoint(tmp_path / "hf"), tmp_path / "out"
+    scales = ScaleOptions(ScaleMethod(method), kind)
+    report = calibrate(folder, out, CalibrationOptions("float32", scales=scales), TEXTS)
+    options = ConversionOptions(dtype="float32", kv_cache_dtype=kind, calibration=out / "calibration.json")
+    convert_to(folder, tmp_path / "trt", options)
+    stored = read_ranks(tmp_path / "trt")[0]
+    for layer, scale in report.kv_scales.items():
+        written = stored[f"transformer.layers.{layer}.attention.kv_cache_scaling_factor"]
+        assert np.frombuffer(written[2], np.float32)[0] == np.float32(scale)
+        assert math.log2(scale).is_integer() == (method == "power-of-two")
 
 
 def test_a_config_decides_samples_texts_and_formats(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from trtkit.artifacts import write_text
 from trtkit.calibration.number_formats import LARGEST, Format
 from trtkit.calibration.records import LayerRecord, TensorRecord
-from trtkit.calibration.scales import ScaleMethod
+from trtkit.calibration.scales import ScaleMethod, scale_of
 from trtkit.conversion.calibration import SCHEMA
 from trtkit.conversion.static_scale import static_scale
 from trtkit.findings import Finding
@@ -38,6 +38,10 @@ class Limits:
     keys: Mapping[int, float]
     values: Mapping[int, float]
     unused: tuple[str, ...]
+
+    def kv_scales(self, kind: Format) -> dict[int, float]:
+        """Layer -> the scale that its keys and values share in a cache of that format."""
+        return {layer: scale_of(max(limit, self.values[layer]), kind) for layer, limit in self.keys.items()}
 
 
 def choose_limits(records: Iterable[LayerRecord], modules: Iterable[str], options: ScaleOptions) -> Limits:

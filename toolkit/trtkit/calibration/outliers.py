@@ -61,10 +61,9 @@ class Advice:
 
 @dataclass(frozen=True)
 class LayerOutliers:
-    """One layer: its tensors, its scale for an FP8 cache, and the advice."""
+    """One layer: its tensors, and the advice."""
 
     layer: int
-    kv_scale: float
     tensors: tuple[TensorOutliers, ...]
     advice: tuple[Advice, ...]
 
@@ -76,10 +75,9 @@ class LayerOutliers:
 def judge_layer(record: LayerRecord) -> LayerOutliers:
     """Describe and advise on one layer. The record needs its errors measured."""
     tensors = tuple(describe(name, tensor) for name, tensor in record.tensors.items())
-    kv_scale = max(record.keys.amax, record.values.amax) / LARGEST["fp8"]
     advice = [_cache_advice(record, name) for name in (KEYS, VALUES)]
     advice += [_input_advice(record, name) for name in record.inputs]
-    return LayerOutliers(record.layer, kv_scale, tensors, tuple(advice))
+    return LayerOutliers(record.layer, tensors, tuple(advice))
 
 
 def describe(name: str, tensor: TensorRecord) -> TensorOutliers:

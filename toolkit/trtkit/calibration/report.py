@@ -1,7 +1,7 @@
 """CalibrationReport: what one calibration says, as a record and as a JSON document. Computes and prints nothing."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,23 +33,20 @@ class Measured:
 class CalibrationReport:
     """One checkpoint's calibration; `out` holds calibration.json, report.json, the heat map and a record per layer.
 
-    prices, modelopt (the directory it wrote) and comparison are there when they were asked for.
+    kv_scales: layer -> the scale of its cache, by the chosen method, in the format that the cache is meant for. prices,
+    modelopt (the directory it wrote) and comparison are there when they were asked for.
     """
 
     out: Path
     measured: Measured
     layers: tuple[LayerOutliers, ...]
+    kv_scales: Mapping[int, float]
     cache_advice: CacheAdvice
     cache_reason: str
     findings: tuple[Finding, ...]
     prices: tuple[Price, ...] = ()
     modelopt: Path | None = None
     comparison: Comparison | None = None
-
-    @property
-    def kv_scales(self) -> dict[int, float]:
-        """Layer -> max(max |k|, max |v|) / 448."""
-        return {layer.layer: layer.kv_scale for layer in self.layers}
 
     def as_dict(self) -> dict[str, Any]:
         """The document of report.json and of the `--json` contract."""
@@ -61,7 +58,7 @@ class CalibrationReport:
             "prices": [asdict(price) for price in self.prices],
             "modelopt": str(self.modelopt) if self.modelopt else None,
             "comparison": self.comparison.as_dict() if self.comparison else None,
-            "layers": [_layer(layer) for layer in self.layers],
+            "layers": [_layer(layer, self.kv_scales[layer.layer]) for layer in self.layers],
             "findings": [finding.as_dict() for finding in self.findings],
         }
 
@@ -72,10 +69,10 @@ def write_report(report: CalibrationReport, folder: Path) -> None:
     write_text(folder / REPORT_NAME, json.dumps(document, indent=1) + "\n")
 
 
-def _layer(layer: LayerOutliers) -> dict[str, Any]:
+def _layer(layer: LayerOutliers, kv_scale: float) -> dict[str, Any]:
     return {
         "layer": layer.layer,
-        "kv_scale": layer.kv_scale,
+        "kv_scale": kv_scale,
         "tensors": [asdict(tensor) for tensor in layer.tensors],
         "advice": [asdict(advice) for advice in layer.advice],
     }

@@ -158,7 +158,8 @@ def _conclude(
     draw_heat_map(layers, out / HEAT_MAP_NAME)
     if prices:
         draw_prices(prices, out / PRICE_PLOT_NAME)
-    return CalibrationReport(out, measured, layers, advice, reason, tuple(findings), prices)
+    scales = limits.kv_scales(options.kv_format)
+    return CalibrationReport(out, measured, layers, scales, advice, reason, tuple(findings), prices)
 
 
 def _few_tokens(measured: Measured) -> Finding:

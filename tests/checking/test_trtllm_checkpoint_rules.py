@@ -140,6 +140,11 @@ def test_the_figures_of_the_audit() -> None:
     assert not audit.clamped
 
 
+def test_scales_chosen_as_powers_of_two_do_not_look_clamped() -> None:
+    assert not audit_scales({0: [1.0], 1: [4.0], 2: [2.0]}, NUM_LAYERS).clamped
+    assert audit_scales({0: [1.0], 1: [4.0], 2: [2.5]}, NUM_LAYERS).clamped
+
+
 def test_keys_and_values_may_have_scales_of_their_own(tmp_path: Path) -> None:
     out = with_scales(tmp_path, {0: 0.01, 1: 0.02})
     apart = {SCALE.format(layer=2).replace("kv_cache", half): np.array([0.1], "<f4") for half in ("k_cache", "v_cache")}

@@ -22,22 +22,24 @@ class ScaleAudit:
     """The verdict over one model's scales, and the figures behind it.
 
     missing and invalid name layers. num_ones counts layers with a scale of exactly 1.0; some of them among others above
-    it are the mark of exports that clamped scales to at least 1.0 (ModelOpt before March 2026). smallest, median and
-    largest are over the valid scales, None without any.
+    it are the mark of exports that clamped scales to at least 1.0 (ModelOpt before March 2026). are_powers_of_two: all
+    of them, as `trtkit calibrate --method power-of-two` chooses them. smallest, median and largest are over the valid
+    scales, None without any.
     """
 
     verdict: Verdict
     missing: tuple[int, ...]
     invalid: tuple[int, ...]
     num_ones: int
+    are_powers_of_two: bool
     smallest: float | None
     median: float | None
     largest: float | None
 
     @property
     def clamped(self) -> bool:
-        """Whether the scales look clamped: some exactly 1.0, none below, not all equal."""
-        return self.num_ones > 0 and self.smallest == 1.0 and self.largest != 1.0
+        """Whether the scales look clamped: some exactly 1.0, none below, not all equal, and not powers of two anyway."""
+        return self.num_ones > 0 and self.smallest == 1.0 and self.largest != 1.0 and not self.are_powers_of_two
 
 
 def read_scales(tensors: Iterable[StoredTensor], pattern: re.Pattern[str]) -> dict[int, tuple[float, ...]]:
@@ -61,6 +63,7 @@ def audit_scales(scales: Mapping[int, Sequence[float]], num_layers: int) -> Scal
         missing=missing,
         invalid=invalid,
         num_ones=sum(1.0 in values for values in scales.values()),
+        are_powers_of_two=all(math.frexp(value)[0] == 0.5 for value in valid),
         smallest=valid[0] if valid else None,
         median=valid[len(valid) // 2] if valid else None,
         largest=valid[-1] if valid else None,

@@ -38,7 +38,7 @@ class ScaleAudit:
 
     @property
     def clamped(self) -> bool:
-        """Whether the scales look clamped: some exactly 1.0, none below, not all equal, and not powers of two anyway."""
+        """Whether the scales look clamped: some exactly 1.0, none below, not all equal, nor all powers of two."""
         return self.num_ones > 0 and self.smallest == 1.0 and self.largest != 1.0 and not self.are_powers_of_two
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from trtkit.calibration.histogram import MagnitudeHistogram
 from trtkit.calibration.number_formats import LARGEST, Format, fake_quantize
+from trtkit.conversion.static_scale import static_scale
 
 Method = Literal["amax", "power-of-two", "percentile", "mse", "entropy"]
 METHODS: tuple[Method, ...] = ("amax", "power-of-two", "percentile", "mse", "entropy")
@@ -43,8 +44,8 @@ class ScaleMethod:
 
 
 def scale_of(limit: float, kind: Format) -> float:
-    """limit / largest code, in float32; 1.0 for a tensor of zeros, which any scale represents."""
-    return float(np.float32(limit) / np.float32(LARGEST[kind])) if limit > 0 else 1.0
+    """limit / largest code as the converter computes it; 1.0 for zeros and for numbers that have no float32 scale."""
+    return static_scale(limit, LARGEST[kind]) or 1.0
 
 
 def group_scales(channel_amax: NDArray[np.float32], group_size: int, kind: Format) -> NDArray[np.float32]:

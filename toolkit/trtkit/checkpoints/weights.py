@@ -64,19 +64,25 @@ def open_weights(folder: Path) -> Weights:
     there), CKPT-INDEX (the index is damaged), CKPT-PATH (a shard outside the folder), CKPT-PICKLE, CKPT-DUPLICATE.
     """
     index = folder / INDEX_NAME
+    return Weights(_indexed(folder, index) if index.is_file() else _collect(weight_files(folder)))
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files that `folder` announces; none is read. Raises CheckpointError as open_weights."""
+    index = folder / INDEX_NAME
     if index.is_file():
-        return Weights(_indexed(folder, index))
+        return list(_shards(folder, index, _read_index(index)).values())
     single = folder / SINGLE_NAME
     if single.is_file():
-        return Weights(_collect([single]))
+        return [single]
     others = sorted(folder.glob("*.safetensors"))
-    if len(others) == 1:
-        return Weights(_collect(others))
-    _refuse_without_safetensors(folder, others)
+    if len(others) != 1:
+        _refuse_without_safetensors(folder, others)
+    return others
 
 
-def _indexed(folder: Path, index: Path) -> dict[str, StoredTensor]:
-    weight_map = _read_index(index)
+def _shards(folder: Path, index: Path, weight_map: Mapping[str, str]) -> dict[str, Path]:
+    """Name in the index -> the file."""
     shards = {name: _shard_path(folder, index, name) for name in sorted(set(weight_map.values()))}
     for name, path in shards.items():
         if not is_file(path):
@@ -86,6 +92,12 @@ def _indexed(folder: Path, index: Path) -> dict[str, StoredTensor]:
                 code="CKPT-MISSING",
                 where=str(index),
             )
+    return shards
+
+
+def _indexed(folder: Path, index: Path) -> dict[str, StoredTensor]:
+    weight_map = _read_index(index)
+    shards = _shards(folder, index, weight_map)
     tensors = _collect(list(shards.values()))
     for tensor, shard in weight_map.items():
         if tensor not in tensors or tensors[tensor].file != shards[shard]:

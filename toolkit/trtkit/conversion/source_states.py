@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trtkit.checkpoints.draft_vocabulary import DRAFT_VOCABULARY_FILE
 from trtkit.checkpoints.quantized import QUANT_FILE
-from trtkit.checkpoints.weights import INDEX_NAME, open_weights
+from trtkit.checkpoints.weights import INDEX_NAME, weight_files
 from trtkit.conversion.hf_files import hf_files
 from trtkit.conversion.options import ConversionOptions
 from trtkit.errors import CheckpointError
@@ -48,9 +48,9 @@ class SourceStates:
 def checkpoint_states(source: Path, options: ConversionOptions) -> SourceStates:
     """The state of everything that a conversion of `source` reads; to be taken before it reads.
 
-    Finding the shards takes their headers, which are read again afterwards. Raises what open_weights raises.
+    Raises what weight_files raises.
     """
-    files = [source / name for name in _BESIDE_WEIGHTS] + open_weights(source).files
+    files = [source / name for name in _BESIDE_WEIGHTS] + weight_files(source)
     if options.output_format == "hf":
         files += [source / name for name in hf_files(source)]
     if options.calibration is not None:

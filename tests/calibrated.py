@@ -1,5 +1,7 @@
 """Runs calibration passes over tiny checkpoints for tests, and loads the same checkpoint whole. Judges nothing."""
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from trtkit.calibration.pass_files import read_records
 from trtkit.calibration.records import LayerRecord
 from trtkit.calibration.samples import Sample
 from trtkit.progress import OnProgress, silent
+from trtkit.reference.engine import Engine
+from trtkit.reference.request import GenerationRequest, Returns
 
 
 def random_samples(lengths: dict[str, int], seed: int = 7) -> list[Sample]:
@@ -35,6 +39,18 @@ def run_pass(
     out.mkdir(exist_ok=True)
     collect(folder, samples or SAMPLES, out, PassOptions(dtype), on_progress=on_progress)
     return list(read_records(out))
+
+
+def engines_perplexity(engine: Engine, samples: Sequence[Sample]) -> float:
+    """The engine's, by the logits of the samples as prompts."""
+    losses = []
+    for sample in samples:
+        request = GenerationRequest(sample.name, sample.token_ids, 1, returns=Returns(context_logits=True))
+        logits = [output.context_logits for output in engine.generate(request) if output.context_logits is not None]
+        scores = torch.from_numpy(np.concatenate(logits))[: len(sample.token_ids) - 1]
+        wanted = torch.tensor(sample.token_ids[1:])
+        losses += torch.nn.functional.cross_entropy(scores, wanted, reduction="none").tolist()
+    return math.exp(sum(losses) / len(losses))
 
 
 def whole_model(folder: Path, dtype: torch.dtype = torch.float32) -> Any:

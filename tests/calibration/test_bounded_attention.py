@@ -1,12 +1,10 @@
 """The price of bounded caches: what the reference engine loses with the same cache, and which models have one."""
 
-import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from calibrated import random_samples, run_pass
+from calibrated import engines_perplexity, random_samples, run_pass
 from tiny import FAMILIES, tiny_checkpoint
 from trtkit.calibration.bounded_attention import takes_bounded_caches
 from trtkit.calibration.cache_variants import CacheVariant, bounded_variants, cache_variants
@@ -19,7 +17,6 @@ from trtkit.errors import InputError
 from trtkit.reference.engine import Engine
 from trtkit.reference.kv_cache.options import CacheOptions
 from trtkit.reference.kv_cache.retention import Retention
-from trtkit.reference.request import GenerationRequest, Returns
 
 SAMPLES = random_samples({"a": 100, "b": 90}, seed=11)
 SERVED = [family for family in FAMILIES if family not in ("mistral", "gemma2", "gemma3", "gpt2")]
@@ -30,18 +27,6 @@ BOUNDS = {
     "heavy hitters": Retention(12, 4, 10),
     "heavy hitters alone": Retention(3, 0, 20),
 }
-
-
-def engines_perplexity(engine: Engine) -> float:
-    """By the logits of the samples as prompts."""
-    losses = []
-    for sample in SAMPLES:
-        request = GenerationRequest(sample.name, sample.token_ids, 1, returns=Returns(context_logits=True))
-        logits = [output.context_logits for output in engine.generate(request) if output.context_logits is not None]
-        scores = torch.from_numpy(np.concatenate(logits))[: len(sample.token_ids) - 1]
-        wanted = torch.tensor(sample.token_ids[1:])
-        losses += torch.nn.functional.cross_entropy(scores, wanted, reduction="none").tolist()
-    return math.exp(sum(losses) / len(losses))
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "phi3"])
@@ -58,7 +43,7 @@ def test_a_price_is_what_the_engine_loses_with_that_cache(family: str, tmp_path:
             heavy_tokens=kept.heavy_tokens,
         )
         engine = Engine.load(tmp_path / "trt", max_batch_size=1, max_seq_len=128, cache=cache)
-        assert prices[name].perplexity == pytest.approx(engines_perplexity(engine), rel=1e-5), name
+        assert prices[name].perplexity == pytest.approx(engines_perplexity(engine, SAMPLES), rel=1e-5), name
         assert abs(prices[name].perplexity / prices["unquantized"].perplexity - 1) > 1e-3, "the bound shows"
 
 

@@ -3,10 +3,9 @@
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from calibrated import random_samples, run_pass, whole_model
+from calibrated import engines_perplexity, random_samples, run_pass, whole_model
 from safetensors.torch import load_file, save_file
 from tiny import FAMILIES, tiny_checkpoint
 from trtkit.calibration.cache_variants import CacheVariant, cache_variants
@@ -23,7 +22,6 @@ from trtkit.conversion.convert import convert_to
 from trtkit.conversion.options import ConversionOptions
 from trtkit.errors import InputError
 from trtkit.reference.engine import Engine
-from trtkit.reference.request import GenerationRequest, Returns
 
 HELD_OUT = random_samples({"a": 60, "b": 50}, seed=11)
 
@@ -169,16 +167,9 @@ def test_a_price_is_what_the_reference_engine_loses_with_that_cache(kind: str, t
     options = ConversionOptions(dtype="float32", kv_cache_dtype=kind, calibration=report.out / "calibration.json")  # type: ignore[arg-type]
     convert_to(folder, tmp_path / "trt", options)
     engine = Engine.load(tmp_path / "trt", max_batch_size=1, max_seq_len=128, num_threads=1)
-    losses = []
-    for sample in HELD_OUT:
-        request = GenerationRequest(sample.name, sample.token_ids, 1, returns=Returns(context_logits=True))
-        logits = [output.context_logits for output in engine.generate(request) if output.context_logits is not None]
-        scores = torch.from_numpy(np.concatenate(logits))[: len(sample.token_ids) - 1]
-        wanted = torch.tensor(sample.token_ids[1:])
-        losses += torch.nn.functional.cross_entropy(scores, wanted, reduction="none").tolist()
     variants = cache_variants(read_model_spec(folder), read_records(report.out / "measured"), torch.float32)
     prices = {price.name: price for price in measure_prices(folder, HELD_OUT, variants, PassOptions("float32"))}
-    engines = math.exp(sum(losses) / len(losses))
+    engines = engines_perplexity(engine, HELD_OUT)
     own = prices[f"{kind}-separate"].perplexity
     assert abs(own - engines) < abs(own - prices["unquantized"].perplexity) / 50
     assert abs(own - engines) < abs(prices[kind].perplexity - engines), (

@@ -89,6 +89,24 @@ def test_a_draft_larger_than_the_budget_is_still_verified() -> None:
     assert next_chunk(sequence, 2) == ([97000, 1, 2, 3], 4)
 
 
+def test_drafts_take_no_row_that_another_sequence_needs() -> None:
+    scheduler = make_scheduler(max_sequences=3)
+    for name in ("a", "b"):
+        scheduler.enqueue(make_request(name, 1))
+    assert run(scheduler) == [("a", 1, 1), ("b", 1, 1)]
+    for name in ("a", "b"):
+        scheduler.running(name).take_draft((1,) * 7, None)  # type: ignore[union-attr]
+    scheduler.enqueue(make_request("prompt", 4))
+    assert run(scheduler) == [("a", 6, 6), ("b", 1, 1), ("prompt", 1, 0)]
+
+
+def test_a_draft_ends_where_a_pass_of_its_cache_ends() -> None:
+    scheduler = make_scheduler(max_num_tokens=4)
+    scheduler.enqueue(make_request("a", 2, draft=(1,) * 9))
+    assert run(scheduler) == [("a", 1, 0)]
+    assert run(scheduler) == [("a", 4, 4)]
+
+
 def test_a_reused_prefix_is_not_computed_again() -> None:
     sequence = sequence_of(make_request("a", 10), num_reused=7)
     assert len(next_chunk(sequence, 8)[0]) == 3

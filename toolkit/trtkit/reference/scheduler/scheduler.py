@@ -41,7 +41,8 @@ class Scheduler:
     """First come, first served: running sequences each decode one token, prompts share what is left of the budget.
 
     max_num_tokens bounds the rows of one pass. Decode rows come first, so a long prompt delays nobody by more than
-    one chunk. It must exceed max_sequences: then a prompt gets a row in every step, and none starves.
+    one chunk. It must exceed max_sequences: every sequence that may run has a row in every step, drafts get what is
+    left beside these, and none starves. Only the draft of a prompt may exceed the bound, by as much as one pass takes.
 
     When blocks run out, the sequence that came last gives all of its own back and waits again, first in line; what it
     had computed is computed again, or found again where its blocks were not taken meanwhile. The oldest sequence is
@@ -136,6 +137,7 @@ class Scheduler:
 
     def _schedule(self, sequence: Sequence, budget: int, planned: dict[str, Segment]) -> int:
         """Plan the next rows of a sequence, preempting younger ones where blocks are lacking; the number of rows."""
+        sequence.cut_draft(self._max_drafts(sequence, budget, len(planned)))
         token_ids, num_choosing = next_chunk(sequence, min(budget, self.tables.num_new_tokens))
         start = sequence.num_computed
         while not self.tables.grow(sequence.blocks, start, start + len(token_ids)):
@@ -147,6 +149,12 @@ class Scheduler:
         num_logits = len(token_ids) if sequence.wants_context else num_choosing
         planned[sequence.request.request_id] = Segment(sequence, start, token_ids, num_choosing, num_logits)
         return len(token_ids)
+
+    def _max_drafts(self, sequence: Sequence, budget: int, num_planned: int) -> int:
+        """How many drafts a sequence may verify: what one pass takes, beside a row for all that are not planned yet."""
+        others = self._max_sequences - num_planned - 1
+        num_rows = self.tables.num_new_tokens
+        return (num_rows if sequence.is_prefilling else max(1, min(budget - others, num_rows))) - 1
 
     def _preempt(self, sequence: Sequence) -> None:
         del self._running[sequence.request.request_id]

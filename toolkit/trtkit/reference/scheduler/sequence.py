@@ -96,6 +96,10 @@ class Sequence:
         self.draft_ids = draft_ids[: self.request.max_new_tokens - self.num_new_tokens - 1]
         self.draft_logits = draft_logits
 
+    def cut_draft(self, num_drafts: int) -> None:
+        """Have at most so many drafts verified; what is left out was a guess only."""
+        self.draft_ids = self.draft_ids[:num_drafts]
+
     def settle(self, num_chosen: int) -> Acceptance | None:
         """Close a pass that chose the last num_chosen tokens: drop the drafts, rewind what was computed for them.
 

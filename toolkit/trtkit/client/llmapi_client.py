@@ -7,7 +7,7 @@ from typing import Any
 from trtkit.client.request import CompletionRequest
 from trtkit.errors import ServerError
 from trtkit.serving.kserve import Connection, request_message
-from trtkit.serving.tensor import ModelContract, Tensor
+from trtkit.serving.tensor import Array, ModelContract, Tensor
 
 MODEL = "tensorrt_llm"
 # The inputs that are sent, a part of what the releases from 1.0 on have. The model has no batch axis.
@@ -74,6 +74,16 @@ class LlmApiClient:
                     code="CLIENT-CONTRACT",
                 )
             reason = outputs.get("finish_reason")
-            text = outputs["text_output"].reshape(-1)[0].decode("utf-8")
-            said = None if reason is None else reason.reshape(-1)[0].decode()
-            yield LlmApiResponse(text, None if said in (None, "None") else said)
+            said = None if reason is None else _text_of(reason)
+            yield LlmApiResponse(_text_of(outputs["text_output"]), None if said in (None, "None") else said)
+
+
+def _text_of(array: Array) -> str:
+    """The single text of an output. Raises ServerError for anything else, as from another model of this name."""
+    item: Any = array.reshape(-1)[0] if array.size else None
+    try:
+        return str(item.decode("utf-8"))
+    except (AttributeError, UnicodeDecodeError):
+        raise ServerError(
+            f"{MODEL} answers {item!r} where a text should be", "serve NVIDIA's llmapi model", code="CLIENT-CONTRACT"
+        ) from None

@@ -4,11 +4,12 @@ Token ids are no part of that protocol. Servers that know `return_token_ids` or 
 for them; a server that refuses these keys is asked again without.
 """
 
+import contextlib
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ from trtkit.errors import RequestError, ServerError
 _IDS = {"return_token_ids": True, "return_tokens_as_token_ids": True, "logprobs": 1}
 _ID_PREFIX = "token_id:"
 _EVENT = b"data:"
+_END = b"[DONE]"
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,13 @@ class OpenAiClient:
         self._model = model
         self._knows_ids = True
         self._choosing = threading.Lock()
+        self._under_way: dict[http.client.HTTPConnection, socket.socket] = {}
+
+    def close(self) -> None:
+        """Give up what is under way: threads that wait for an answer get a ServerError."""
+        for used in tuple(self._under_way.values()):
+            with contextlib.suppress(OSError):
+                used.shutdown(socket.SHUT_RDWR)
 
     @property
     def model(self) -> str:
@@ -49,7 +58,8 @@ class OpenAiClient:
                 models = self._json("GET", "models").get("data") or []
                 if not models:
                     raise ServerError(f"{self._parts.netloc} serves no model", "load one", code="OPENAI")
-                self._model = str(models[0]["id"])
+                with _as_promised(models, self._parts.netloc):
+                    self._model = str(models[0]["id"])
             return self._model
 
     def complete(self, request: CompletionRequest) -> Iterator[CompletionPart]:
@@ -80,22 +90,51 @@ class OpenAiClient:
         }
 
     def _complete(self, body: dict[str, Any], *, stream: bool) -> Iterator[CompletionPart]:
+        source = self._parts.netloc
         if not stream:
-            yield _part(self._json("POST", "completions", body))
+            yield _part(self._json("POST", "completions", body), source)
             return
-        with closing(self._connection()) as connection:
-            for line in self._send(connection, "POST", "completions", body):
+        with self._connected() as connection:
+            for data in self._events(self._send(connection, "POST", "completions", body)):
+                yield _part(_parsed(data, source), source)
+
+    def _events(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
+        """The data of each event. Raises ServerError when the server goes away before it said that this is all."""
+        with response, self._not_gone():
+            for line in response:
                 data = line.removeprefix(_EVENT).strip()
-                if line.startswith(_EVENT) and data and data != b"[DONE]":
-                    yield _part(_parsed(data, self._parts.netloc))
+                if line.startswith(_EVENT) and data == _END:
+                    return
+                if line.startswith(_EVENT) and data:
+                    yield data
+        raise ServerError(
+            f"{self._parts.netloc} ended an answer before its last part", "see the server's log", code="OPENAI"
+        )
 
     def _json(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        with closing(self._connection()) as connection:
-            return _parsed(self._send(connection, method, path, body).read(), self._parts.netloc)
+        with self._connected() as connection:
+            with self._send(connection, method, path, body) as response, self._not_gone():
+                data = response.read()
+            return _parsed(data, self._parts.netloc)
 
-    def _connection(self) -> http.client.HTTPConnection:
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[http.client.HTTPConnection]:
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
-        return kind(self._parts.netloc, timeout=self._timeout_s)
+        connection = kind(self._parts.netloc, timeout=self._timeout_s)
+        try:
+            yield connection
+        finally:
+            self._under_way.pop(connection, None)
+            connection.close()
+
+    @contextlib.contextmanager
+    def _not_gone(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, http.client.HTTPException) as error:
+            raise ServerError(
+                f"{self._parts.netloc} went away in the middle of an answer: {error}", "see its log", code="OPENAI"
+            ) from None
 
     def _send(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: dict[str, Any] | None
@@ -103,6 +142,8 @@ class OpenAiClient:
         text = None if body is None else json.dumps(body)
         try:
             url = f"{self._parts.path.rstrip('/')}/{path}"
+            connection.connect()
+            self._under_way[connection] = connection.sock
             connection.request(method, url, text, {"Content-Type": "application/json"})
             response = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
@@ -111,7 +152,8 @@ class OpenAiClient:
             ) from None
         if response.status == 200:
             return response
-        said = response.read(500).decode("utf-8", "replace")
+        with response, self._not_gone():
+            said = response.read(500).decode("utf-8", "replace")
         message = f"{self._parts.netloc} answers {response.status}: {said}"
         if 400 <= response.status < 500:
             raise RequestError(message, "see what the server says", code="OPENAI")
@@ -121,7 +163,7 @@ class OpenAiClient:
 def _parsed(data: bytes, source: str) -> dict[str, Any]:
     try:
         document = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict) or "error" in document:
         said = data[:300].decode("utf-8", "replace")
@@ -129,21 +171,39 @@ def _parsed(data: bytes, source: str) -> dict[str, Any]:
     return document
 
 
-def _part(document: dict[str, Any]) -> CompletionPart:
-    choices: list[dict[str, Any]] = document.get("choices") or [{}]
-    choice = choices[0]
-    usage = document.get("usage") or {}
-    return CompletionPart(
-        text=choice.get("text") or "",
-        token_ids=_token_ids(choice) if choice else (),
-        finish_reason=choice.get("finish_reason"),
-        num_prompt_tokens=usage.get("prompt_tokens"),
-    )
+@contextlib.contextmanager
+def _as_promised(document: object, source: str) -> Iterator[None]:
+    """Raise ServerError where a document is read that is not built as the protocol says."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise ServerError(
+            f"{source} does not speak the protocol ({type(error).__name__} {error}): {str(document)[:300]}",
+            "give the URL of an OpenAI-compatible server",
+            code="OPENAI",
+        ) from None
+
+
+def _part(document: dict[str, Any], source: str) -> CompletionPart:
+    with _as_promised(document, source):
+        choices: list[dict[str, Any]] = document.get("choices") or [{}]
+        choice = choices[0]
+        text, count = choice.get("text") or "", (document.get("usage") or {}).get("prompt_tokens")
+        if not isinstance(text, str) or not (count is None or type(count) is int):
+            raise TypeError("text is a string, and prompt_tokens a number")
+        return CompletionPart(
+            text=text,
+            token_ids=_token_ids(choice) if choice else (),
+            finish_reason=choice.get("finish_reason"),
+            num_prompt_tokens=count,
+        )
 
 
 def _token_ids(choice: dict[str, Any]) -> tuple[int, ...] | None:
     """From `token_ids`, or from log-probabilities whose tokens are written as ids; None where neither is there."""
     if isinstance(choice.get("token_ids"), list):
+        if not all(type(token) is int for token in choice["token_ids"]):
+            raise TypeError("token ids are whole numbers")
         return tuple(choice["token_ids"])
     tokens = (choice.get("logprobs") or {}).get("tokens")
     if tokens and all(isinstance(token, str) and token.startswith(_ID_PREFIX) for token in tokens):

@@ -3,14 +3,14 @@
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from trtkit.client.request import Chunk, Figures, GenerateRequest
+from trtkit.client.request import Chunk, Figures, FinishReason, GenerateRequest
 from trtkit.errors import RequestError, TrtkitError
 from trtkit.serving.contract import CHAT_PARAMETER, bls_contract
-from trtkit.serving.kserve import request_message, tokens_of, value_of
+from trtkit.serving.kserve import request_message, text_of, tokens_of, value_of
 from trtkit.serving.tensor import NUMPY_DTYPE, Outputs
 
 _BLS = bls_contract()
@@ -96,7 +96,7 @@ def _chosen_values(request: GenerateRequest) -> dict[str, Any]:
 def chunk_of(outputs: Outputs, received_ns: int) -> Chunk:
     """One response as a Chunk. Raises ServerError when an output is missing, as from a foreign model."""
     return Chunk(
-        text=value_of(outputs, "text_output").decode("utf-8"),
+        text=text_of(outputs, "text_output"),
         token_ids=tokens_of(outputs),
         received_ns=received_ns,
         figures=_figures(outputs) if "finish_reason" in outputs else None,
@@ -106,7 +106,7 @@ def chunk_of(outputs: Outputs, received_ns: int) -> Chunk:
 def _figures(outputs: Outputs) -> Figures:
     reused = "kv_cache_reused_blocks"
     return Figures(
-        finish_reason=value_of(outputs, "finish_reason").decode(),
+        finish_reason=cast(FinishReason, text_of(outputs, "finish_reason")),
         draft_time_ms=value_of(outputs, "draft_time_ns") / 1e6,
         target_time_ms=value_of(outputs, "target_time_ns") / 1e6,
         num_reused_blocks=value_of(outputs, reused) if reused in outputs else None,

@@ -1,7 +1,7 @@
 """Runs the parity check: which requests are sent in which order, and what the answers add up to. Knows no protocol."""
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +11,7 @@ from trtkit.evaluate.parity import Comparison, Referee, Verdict, worst
 from trtkit.evaluate.record import RecordedAnswer
 from trtkit.evaluate.stop_word import StopWord, up_to_stop
 from trtkit.evaluate.text_answers import Decode, with_token_ids
+from trtkit.evaluate.workers import workers
 from trtkit.progress import OnProgress, Progress, silent
 
 Condition = Literal["cold", "repeated", "whole", "after-cancel", "stop-word", "concurrent"]
@@ -128,7 +129,7 @@ class CheckRun:
     """One check of one endpoint: at most max_new_tokens per answer, up to `concurrency` requests at once.
 
     decode is the oracle's tokenizer, for endpoints that answer with text alone. streams False: a deployment that sends
-    every answer whole.
+    every answer whole. is_served False: one that computes in this process, so there is nothing to wait for.
     """
 
     endpoint: Endpoint
@@ -137,6 +138,7 @@ class CheckRun:
     concurrency: int = 1
     decode: Decode | None = None
     streams: bool = True
+    is_served: bool = True
 
     def run(self, requests: Sequence[PlannedRequest], on_progress: OnProgress = silent) -> CheckResult:
         """Send the requests and judge every answer, the concurrent ones last.
@@ -146,12 +148,16 @@ class CheckRun:
         alone = [request for request in requests if request.condition != "concurrent"]
         together = [request for request in requests if request.condition == "concurrent"]
         cases = []
-        with ThreadPoolExecutor(self.concurrency) as pool:
-            for judged in (map(self._check, alone), pool.map(self._check, together)):
+        with workers(self.concurrency) as pool:
+            one_by_one = (self._wait(pool, request) for request in alone)
+            for judged in (one_by_one, pool.map(self._check, together)):
                 for case in judged:
                     cases.append(case)
                     on_progress(Progress("parity", len(cases), len(requests), "requests"))
         return CheckResult(tuple(cases))
+
+    def _wait(self, pool: Executor, planned: PlannedRequest) -> CheckedCase:
+        return pool.submit(self._check, planned).result() if self.is_served else self._check(planned)
 
     def _check(self, planned: PlannedRequest) -> CheckedCase:
         answer, draft_len = planned.answer, planned.draft_len

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from trtkit.builds import Build, open_build
 from trtkit.client.llmapi_client import MODEL as LLMAPI
@@ -19,6 +20,7 @@ from trtkit.serving.kserve import Connection
 
 _SCHEME = "grpc://"
 _TIMEOUT_S = 10.0
+_LARGEST_PORT = 65535
 _FORMS = "write grpc://host:port for Triton, or http://host:port/v1 for an OpenAI-compatible server"
 
 
@@ -43,14 +45,23 @@ def parse_target(text: str) -> Target:
     """Read BUILD, grpc://host:port or http(s)://host[:port]/v1. Raises InputError for anything else."""
     if text.startswith(_SCHEME):
         host, colon, port = text.removeprefix(_SCHEME).rpartition(":")
-        if not (colon and host and port.isdigit()):
+        if not (colon and host and port.isdecimal() and int(port) <= _LARGEST_PORT):
             raise InputError(f"{text} is no address", _FORMS, code="URL")
         return Target(text, address=f"{host}:{port}")
-    if text.startswith(("http://", "https://")) and text.rstrip("/").endswith("/v1"):
+    if text.startswith(("http://", "https://")) and text.rstrip("/").endswith("/v1") and _has_host(text):
         return Target(text, openai_url=text)
     if "://" in text:
         raise InputError(f"{text} is no URL that can be asked", _FORMS, code="URL")
     return Target(text, build=open_build(Path(text)))
+
+
+def _has_host(url: str) -> bool:
+    """Whether a URL names a host, and a port that can be one."""
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def refuse_drafts_without_draft(target: Target, draft_lens: Sequence[int]) -> None:
@@ -65,7 +76,8 @@ def refuse_drafts_without_draft(target: Target, draft_lens: Sequence[int]) -> No
 def open_endpoint(target: Target, clock_ns: Callable[[], int], on_progress: OnProgress = silent) -> Iterator[Endpoint]:
     """The endpoint of a target, ready to answer; see open_address. Raises ServerError when its model is not there."""
     if target.openai_url is not None:
-        yield OpenAiEndpoint(OpenAiClient(target.openai_url), clock_ns)
+        with OpenAiEndpoint(OpenAiClient(target.openai_url), clock_ns) as completions:
+            yield completions
         return
     with open_address(target, on_progress) as address:
         if target.has_llmapi:

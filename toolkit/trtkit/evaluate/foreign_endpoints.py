@@ -10,6 +10,7 @@ from typing import Self
 from trtkit.client.llmapi_client import LlmApiClient
 from trtkit.client.openai_client import CompletionPart, OpenAiClient
 from trtkit.client.request import CompletionRequest
+from trtkit.errors import ServerError
 from trtkit.evaluate.endpoint import Arrival, EndpointRequest, Generation
 
 
@@ -36,6 +37,8 @@ class LlmApiEndpoint:
             arrivals.append(Arrival(self._clock_ns(), 1))
             if request.cancel_after_tokens is not None and len(arrivals) >= request.cancel_after_tokens:
                 break
+        if not arrivals:
+            raise ServerError("the llmapi model sent no response", "see the server's log", code="SERVER")
         return Generation((), sent_ns, tuple(arrivals), text=text)
 
 
@@ -45,6 +48,12 @@ class OpenAiEndpoint:
     def __init__(self, client: OpenAiClient, clock_ns: Callable[[], int]) -> None:
         self._client = client
         self._clock_ns = clock_ns
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._client.close()
 
     def generate(self, request: EndpointRequest) -> Generation:
         """Read one answer to its end. Raises RequestError and ServerError as the client does."""

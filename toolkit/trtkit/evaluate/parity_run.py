@@ -91,7 +91,8 @@ def check_parity(
         )
     with _endpoint(target, options, header.end_ids, clock_ns, on_progress) as endpoint:
         streams = target.build is None or target.build.config.serving.streaming
-        run = CheckRun(endpoint, referee, expected.max_new_tokens, _concurrency(target), decode, streams)
+        served = not options.in_process
+        run = CheckRun(endpoint, referee, expected.max_new_tokens, _concurrency(target), decode, streams, served)
         result = run.run(requests, on_progress)
     if target.build is not None and _replays(target, options) and scope.needs_following(result):
         result = _follow(result, expected, target.build, referee, on_progress)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,6 +23,7 @@ from trtkit.evaluate.recording import encode_prompts
 from trtkit.evaluate.sampling import Pair, PositionTest, Probabilities, Source, draw, sample_and_test
 from trtkit.evaluate.sequential import Design, make_design
 from trtkit.evaluate.sources import unchanged_source
+from trtkit.evaluate.workers import workers
 from trtkit.progress import OnProgress, Progress, silent
 
 SCHEMA = "trtkit.sampling-parity/2"
@@ -111,7 +111,7 @@ def _sources(build: Build, options: SamplingOptions) -> Iterator[Source]:
 
 
 def _sample(endpoint: Endpoint, source: Source, design: Design, options: SamplingOptions, concurrency: int) -> _Sampled:
-    with ThreadPoolExecutor(concurrency) as pool:
+    with workers(concurrency) as pool:
 
         def draw_more(start: int, stop: int) -> list[Pair]:
             return draw(endpoint, source, range(options.seed + start, options.seed + stop), pool)

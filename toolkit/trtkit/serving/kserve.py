@@ -1,6 +1,7 @@
 """KServe v2 over gRPC: arrays to messages, and streams of responses back. Knows the protocol, no particular model."""
 
 import queue
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", -1),
     (ChannelOptions.SingleThreadedUnaryStream, 1),
 )
+_FIX_CONTRACT = "serve a repository that trtkit rendered"
 
 
 def request_message(contract: ModelContract, values: dict[str, Any], *, request_id: str = "") -> Any:
@@ -34,9 +36,14 @@ def request_message(contract: ModelContract, values: dict[str, Any], *, request_
 
 
 def outputs_of(response: Any) -> Outputs:
-    """The outputs of a ModelInferResponse by name."""
-    result = InferResult(response)
-    return {output.name: result.as_numpy(output.name) for output in response.outputs}
+    """The outputs of a ModelInferResponse by name. Raises ServerError when its bytes are not the arrays it declares."""
+    try:
+        result = InferResult(response)
+        return {output.name: result.as_numpy(output.name) for output in response.outputs}
+    except (ValueError, TypeError, IndexError, struct.error) as error:
+        raise ServerError(
+            f"{response.model_name} sends what is no array: {error}", _FIX_CONTRACT, code="CLIENT-CONTRACT"
+        ) from None
 
 
 class Connection:
@@ -187,8 +194,22 @@ def typed(error: grpc.RpcError, address: str, *, deadline_s: float | None) -> Re
 
 def value_of(outputs: Outputs, name: str) -> Any:
     """The single value of an output. Raises ServerError when a foreign model left it out."""
-    value = array_of(outputs, name).reshape(-1)[0]
+    array = array_of(outputs, name)
+    if not array.size:
+        raise ServerError(f"the answer's {name} is empty", _FIX_CONTRACT, code="CLIENT-CONTRACT")
+    value = array.reshape(-1)[0]
     return value if isinstance(value, bytes) else value.item()
+
+
+def text_of(outputs: Outputs, name: str) -> str:
+    """The single text of an output. Raises ServerError when a foreign model sends something else."""
+    value = value_of(outputs, name)
+    try:
+        return str(value.decode("utf-8"))
+    except (AttributeError, UnicodeDecodeError):
+        raise ServerError(
+            f"the answer's {name} is {value!r} and no text", _FIX_CONTRACT, code="CLIENT-CONTRACT"
+        ) from None
 
 
 def array_of(outputs: Outputs, name: str) -> Array:
@@ -197,15 +218,18 @@ def array_of(outputs: Outputs, name: str) -> Array:
     if array is None:
         raise ServerError(
             f"the answer has no output {name}: this is not a model that trtkit rendered",
-            "serve a repository that trtkit rendered",
+            _FIX_CONTRACT,
             code="CLIENT-CONTRACT",
         )
     return array
 
 
 def tokens_of(outputs: Outputs) -> tuple[int, ...]:
-    """The token ids of a response of one row."""
-    return tuple(array_of(outputs, "output_ids").reshape(-1).tolist())
+    """The token ids of a response of one row. Raises ServerError when a foreign model sends something else."""
+    array = array_of(outputs, "output_ids")
+    if array.dtype.kind not in "iu":
+        raise ServerError("the answer's output_ids are no whole numbers", _FIX_CONTRACT, code="CLIENT-CONTRACT")
+    return tuple(array.reshape(-1).tolist())
 
 
 def _raw(array: Array) -> bytes:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tiny_trtllm import edit_tensors, tiny_model, write_checkpoint
@@ -213,6 +214,14 @@ def test_cancelling_what_is_not_in_flight_changes_nothing(make_engine: MakeEngin
         ({"sampling": SamplingParams(temperature=float("nan"))}, "REQ-SAMPLING"),
         ({"sampling": SamplingParams(top_p=0)}, "REQ-SAMPLING"),
         ({"sampling": SamplingParams(seed=2**64)}, "REQ-SAMPLING"),
+        ({"sampling": SamplingParams(seed=np.uint64(7))}, "REQ-SAMPLING"),  # type: ignore[arg-type]
+        ({"sampling": SamplingParams(top_k=2.5)}, "REQ-SAMPLING"),  # type: ignore[arg-type]
+        ({"prompt_ids": (1.5, 2)}, "REQ-VOCAB"),
+        ({"prompt_ids": "text"}, "REQ-VOCAB"),
+        ({"max_new_tokens": 2.5}, "REQ-TOKENS"),
+        ({"embedding_bias": np.full(97, 1e300)}, "REQ-ARRAY"),
+        ({"embedding_bias": np.array([None] * 97)}, "REQ-ARRAY"),
+        ({"draft_ids": (5,), "draft_logits": np.full((1, 97), 1e300)}, "REQ-ARRAY"),
     ],
 )
 def test_an_impossible_request_is_refused_and_the_others_go_on(

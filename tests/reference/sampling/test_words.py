@@ -16,3 +16,7 @@ def test_a_word_counts_when_its_last_token_is_new() -> None:
 def test_tokens_that_would_complete_a_word_are_named_once() -> None:
     assert completions([*PROMPT, 4], ((9,), (4, 5), (3, 4, 5), (3, 6), (4, 7, 8))) == (9, 5)
     assert completions([], ((9,), (1, 2))) == (9,)
+
+
+def test_a_word_may_be_a_list() -> None:
+    assert ends_with_word([*PROMPT, 4, 5], 2, ([4, 5],))  # type: ignore[arg-type]

@@ -18,12 +18,14 @@ class Limits:
 
 def check_request(request: GenerationRequest, limits: Limits) -> None:
     """Raise RequestError REQ-EMPTY, -VOCAB, -LENGTH, -TOKENS, -SAMPLING, -BEAM, -WORDS or -ARRAY."""
-    if not request.prompt_ids:
+    if len(request.prompt_ids) == 0:
         raise RequestError("the prompt is empty", "send at least one token", code="REQ-EMPTY")
     _check_ids("input_ids:", request.prompt_ids, limits.vocab_size)
     check_draft(request.draft_ids, request.draft_logits, limits)
     if request.end_id is not None:
         _check_ids("end_id:", (request.end_id,), limits.vocab_size)
+    if {type(request.max_new_tokens), type(request.min_new_tokens)} != {int}:
+        raise RequestError("max_new_tokens or min_new_tokens is no int", "send whole numbers", code="REQ-TOKENS")
     if request.max_new_tokens < 1 or not 0 <= request.min_new_tokens <= request.max_new_tokens:
         raise RequestError(
             f"max_new_tokens is {request.max_new_tokens}, min_new_tokens {request.min_new_tokens}",
@@ -59,7 +61,9 @@ def _check_length(request: GenerationRequest, max_seq_len: int) -> None:
 
 def _check_ids(what: str, token_ids: tuple[int, ...], vocab_size: int) -> None:
     """min and max, not a loop: long prompts pass here in every request of a draft-target loop."""
-    if token_ids and not 0 <= min(token_ids) <= max(token_ids) < vocab_size:
+    if not all(issubclass(kind, int | np.integer) for kind in set(map(type, token_ids))):
+        raise RequestError(f"{what} a token is no integer", "send token ids, not text or floats", code="REQ-VOCAB")
+    if len(token_ids) and not 0 <= min(token_ids) <= max(token_ids) < vocab_size:
         wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
         raise RequestError(
             f"{what} token {wrong} is outside the vocabulary of {vocab_size} tokens",
@@ -95,9 +99,17 @@ def _check_array(name: str, array: FloatArray, shape: tuple[int, ...]) -> None:
             "send one row of draft logits for each draft token, and a bias with one number for each token",
             code="REQ-ARRAY",
         )
-    if array.size and not np.isfinite(array.max(axis=-1)).all():
+    if array.dtype.kind not in "fiu" or not _fits_float32(array):
         raise RequestError(
-            f"{name} holds a NaN, plus infinity, or a row of nothing but minus infinity",
+            f"{name} holds a NaN, plus infinity, a row of nothing but minus infinity, or what is no number of float32",
             "send finite numbers; minus infinity excludes single tokens",
             code="REQ-ARRAY",
         )
+
+
+def _fits_float32(array: FloatArray) -> bool:
+    """Every row has a finite maximum, and nothing becomes infinite on the way to float32."""
+    with np.errstate(over="ignore"):
+        narrow = array.astype(np.float32, copy=False)
+    is_kept = narrow is array or bool((np.isinf(narrow) == np.isinf(array)).all())
+    return is_kept and (array.size == 0 or bool(np.isfinite(narrow.max(axis=-1)).all()))

@@ -40,11 +40,15 @@ class SamplingParams:
 
     def check(self) -> None:
         """Raise RequestError REQ-SAMPLING that names every value out of its range."""
+        whole = {"top_k": self.top_k, "seed": self.seed}
         finite = {
             "presence_penalty": self.presence_penalty,
             "frequency_penalty": self.frequency_penalty,
         }
-        problems = [f"{name} must be finite, got {value}" for name, value in finite.items() if not math.isfinite(value)]
+        problems = [f"{name} must be an int, got {value!r}" for name, value in whole.items() if type(value) is not int]
+        problems += [
+            f"{name} must be finite, got {value}" for name, value in finite.items() if not math.isfinite(value)
+        ]
         for name, value, allowed, is_allowed in (
             ("temperature", self.temperature, ">= 0", 0 <= self.temperature < math.inf),
             ("top_k", self.top_k, ">= 0", self.top_k >= 0),

@@ -16,4 +16,4 @@ def completions(token_ids: Sequence[int], words: Sequence[Word]) -> tuple[int, .
 
 
 def _ends_with(token_ids: Sequence[int], word: Word) -> bool:
-    return len(word) <= len(token_ids) and tuple(token_ids[len(token_ids) - len(word) :]) == word
+    return len(word) <= len(token_ids) and tuple(token_ids[len(token_ids) - len(word) :]) == tuple(word)

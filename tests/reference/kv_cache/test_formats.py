@@ -52,6 +52,15 @@ def test_fp8_reads_back_every_code_as_pytorch_does() -> None:
     assert torch.equal(got, codes.view(torch.float8_e4m3fn).float())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("exponent", [-30, -1, 7, 8, 40])
+def test_fp8_takes_scales_of_any_size(exponent: int, dtype: torch.dtype) -> None:
+    factor = 2.0**exponent
+    rows = random_rows(5).to(dtype)
+    got = through(Fp8(HEADS, DIM, [Scale(factor, factor)], dtype), rows * factor)
+    assert torch.equal(got, through(Fp8(HEADS, DIM, [Scale(1, 1)], dtype), rows) * factor)
+
+
 def test_fp8_saturates() -> None:
     rows = torch.full((1, 2 * HEADS * DIM), 1e6)
     assert through(Fp8(HEADS, DIM, [Scale(1, 2)], torch.float32), rows)[0, :, 0, 0].tolist() == [448, 896]

@@ -17,6 +17,7 @@ from trtkit.reference.kv_cache.options import INT4_GROUP
 E4M3_MAX, INT8_MAX, INT4_MAX = 448.0, 127.0, 15.0
 # A bfloat16 with the bits of an e4m3 number in place is that number times 2^-120: exponent biases 127 and 7.
 _E4M3_SHIFT = 2.0**120
+_SAFE_SCALE = 2.0**7  # times the shift, and the like, a float32 holds it
 _E4M3_BITS = 0x87F0 - 0x10000
 
 
@@ -61,6 +62,7 @@ class Fp8:
         self.planes = (Plane(2 * num_kv_heads * head_dim, torch.uint8),)
         self._shape = (2, num_kv_heads, head_dim)
         self._scales = [_broadcast(scale) for scale in scales]
+        self._are_large = [max(scale) > _SAFE_SCALE for scale in scales]
         self._dtype = dtype
 
     def encode(self, layer: int, key_values: Tensor) -> Sequence[Tensor]:
@@ -72,8 +74,11 @@ class Fp8:
     def decode(self, layer: int, parts: Sequence[Tensor]) -> Tensor:
         """The bits are moved to where bfloat16 has them, which is seven times as fast as PyTorch's conversion."""
         bits = parts[0].view(torch.int8).to(torch.int16).bitwise_left_shift_(4).bitwise_and_(_E4M3_BITS)
-        values = bits.view(torch.bfloat16).view(-1, *self._shape)
-        return _times(values, self._scales[layer] * _E4M3_SHIFT, self._dtype)
+        values, shift = bits.view(torch.bfloat16).view(-1, *self._shape), _E4M3_SHIFT
+        if self._are_large[layer]:
+            shift = _E4M3_SHIFT**0.5
+            values.mul_(shift)  # exact
+        return _times(values, self._scales[layer] * shift, self._dtype)
 
 
 class Int8:

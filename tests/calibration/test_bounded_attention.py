@@ -10,6 +10,7 @@ from trtkit.calibration.bounded_attention import takes_bounded_caches
 from trtkit.calibration.cache_variants import CacheVariant, bounded_variants, cache_variants
 from trtkit.calibration.collect import PassOptions
 from trtkit.calibration.price_pass import measure_prices
+from trtkit.calibration.scales import ScaleMethod
 from trtkit.checkpoints.model_spec import read_model_spec
 from trtkit.conversion.convert import convert_to
 from trtkit.conversion.options import ConversionOptions
@@ -80,7 +81,7 @@ def test_smaller_caches_cost_more_and_whole_ones_nothing(family: str, tmp_path: 
 def test_bounded_caches_are_priced_by_what_they_keep(tmp_path: Path) -> None:
     folder = tiny_checkpoint(tmp_path / "hf")
     records = run_pass(folder, tmp_path / "pass", samples=SAMPLES)
-    variants = cache_variants(read_model_spec(folder), records, torch.bfloat16)
+    variants = cache_variants(read_model_spec(folder), records, torch.bfloat16, ScaleMethod())
     found = {variant.name: variant for variant in bounded_variants(variants, longest=60)}
     assert list(found) == ["window-30", "heavy-30", "window-15", "heavy-15", "fp8-window-30", "fp8-window-15"]
     whole = variants[0].bytes_per_token

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from tiny import tiny_checkpoint
-from trtkit.calibration.calibration_file import ScaleOptions
+from trtkit.calibration.calibration_file import FILE_NAME, ScaleOptions
 from trtkit.calibration.jobs import Choices, plan_calibrations
 from trtkit.calibration.records import LayerRecord, is_whole_record, read_layer_record, write_layer_record
 from trtkit.calibration.run import CalibrationOptions, calibrate
@@ -40,7 +40,7 @@ def test_the_converter_takes_its_scales_from_the_file(family: str, tmp_path: Pat
         name = f"transformer.layers.{layer.layer}.attention.kv_cache_scaling_factor"
         scale = np.frombuffer(tensors[name][2], np.float32)[0]
         largest = max(layer.of("k").amax, layer.of("v").amax)
-        assert scale == np.float32(largest / 448)
+        assert scale == 2.0 ** math.ceil(math.log2(largest / 448)), "a power of two, of the cache alone"
         qkv = f"transformer.layers.{layer.layer}.attention.qkv.activation_scaling_factor"
         heard = {"gpt2": "attn.c_attn", "phi3": "self_attn.qkv_proj"}.get(family, "self_attn.q_proj")
         scale = np.frombuffer(tensors[qkv][2], np.float32)[0]
@@ -102,12 +102,12 @@ def test_another_method_uses_the_measurements_again(tmp_path: Path) -> None:
     folder, out = tiny_checkpoint(tmp_path / "hf"), tmp_path / "out"
     calibrate(folder, out, CalibrationOptions("float32"), TEXTS)
     record = out / "measured" / "layers" / "0000.npz"
-    before, by_amax = record.stat().st_mtime_ns, read_calibration(out / "calibration.json")
+    before, by_default = record.stat().st_mtime_ns, read_calibration(out / "calibration.json")
     options = ScaleOptions(ScaleMethod("percentile", 90.0))
     calibrate(folder, out, CalibrationOptions("float32", scales=options), TEXTS)
     assert record.stat().st_mtime_ns == before
     by_percentile = read_calibration(out / "calibration.json")
-    assert all(by_percentile.kv_cache[layer] < by_amax.kv_cache[layer] for layer in by_amax.kv_cache)
+    assert all(by_percentile.kv_cache[layer] < by_default.kv_cache[layer] for layer in by_default.kv_cache)
     assert json.loads((out / "calibration.json").read_text())["method"] == {"name": "percentile", "percentile": 90.0}
 
 
@@ -123,6 +123,19 @@ def test_the_report_says_the_scales_that_a_conversion_writes(method: Any, kind: 
         written = stored[f"transformer.layers.{layer}.attention.kv_cache_scaling_factor"]
         assert np.frombuffer(written[2], np.float32)[0] == np.float32(scale)
         assert math.log2(scale).is_integer() == (method == "power-of-two")
+
+
+@pytest.mark.parametrize("method", ["power-of-two", "mse"])
+def test_limits_that_were_chosen_for_one_cache_are_refused_for_another(method: Any, tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf")
+    scales = ScaleOptions(ScaleMethod(method), "fp8")
+    path = calibrate(folder, tmp_path / "out", CalibrationOptions("float32", scales=scales), TEXTS).out / FILE_NAME
+    with pytest.raises(InputError, match=r"CONV-CALIBRATION.*for an fp8 KV cache, and this one is to be int8"):
+        convert_to(folder, tmp_path / "a", ConversionOptions(kv_cache_dtype="int8", calibration=path))
+    convert_to(folder, tmp_path / "b", ConversionOptions(kv_cache_dtype="fp8", calibration=path))
+    maxima = ScaleOptions(ScaleMethod("amax"), "fp8")
+    calibrate(folder, tmp_path / "out", CalibrationOptions("float32", scales=maxima), TEXTS)
+    convert_to(folder, tmp_path / "c", ConversionOptions(kv_cache_dtype="int8", calibration=path))
 
 
 def test_a_config_decides_samples_texts_and_formats(tmp_path: Path) -> None:

@@ -11,9 +11,11 @@ from calibrated import SAMPLES, random_samples, run_pass
 from converted import read_config, read_ranks
 from safetensors.torch import load_file
 from tiny import FAMILIES, tiny_checkpoint
+from trtkit.calibration.calibration_file import ScaleOptions
 from trtkit.calibration.modelopt_checkpoint import quantize_with_modelopt
 from trtkit.calibration.run import CalibrationOptions, calibrate
 from trtkit.calibration.samples import SampleOptions, make_samples
+from trtkit.calibration.scales import ScaleMethod
 from trtkit.calibration.texts import CalibrationText, shipped_texts
 from trtkit.checking.subjects.trtllm_checkpoint import read_trtllm_checkpoint
 from trtkit.conversion.convert import convert_to
@@ -101,7 +103,8 @@ def test_its_scales_pass_the_audit_and_are_ours(family: str, tmp_path: Path) -> 
 def test_a_conversion_with_our_file_holds_the_scales_that_modelopt_exports(family: str, tmp_path: Path) -> None:
     folder = tiny_checkpoint(tmp_path / "hf", family, "bfloat16", **WIDE)
     texts = [CalibrationText(sample.name, token_ids=sample.token_ids) for sample in LONGER]
-    calibrate(folder, tmp_path / "calibration", CalibrationOptions("bfloat16"), texts)
+    by_amax = CalibrationOptions("bfloat16", scales=ScaleOptions(ScaleMethod("amax")))
+    calibrate(folder, tmp_path / "calibration", by_amax, texts)
     path = tmp_path / "calibration" / "calibration.json"
     ours = ConversionOptions(dtype="bfloat16", quantization="fp8", kv_cache_dtype="fp8", calibration=path)
     convert_to(folder, tmp_path / "ours", ours)

@@ -19,6 +19,7 @@ from trtkit.calibration.heat_map import draw_heat_map, noise_grid, ratio_grid, t
 from trtkit.calibration.outliers import LayerOutliers, judge_layer, overall_cache_advice
 from trtkit.calibration.pass_files import read_records
 from trtkit.calibration.price_pass import measure_prices
+from trtkit.calibration.scales import ScaleMethod
 from trtkit.checkpoints.model_spec import read_model_spec
 
 TEXTS = random_samples({f"text-{number}": 64 for number in range(8)})
@@ -153,7 +154,7 @@ def test_following_the_advice_for_a_planted_key_lowers_the_error_of_the_whole_mo
     key_bias: Path, tmp_path: Path
 ) -> None:
     records = run_pass(key_bias, tmp_path / "pass", samples=TEXTS)
-    variants = cache_variants(read_model_spec(key_bias), records, torch.float32)
+    variants = cache_variants(read_model_spec(key_bias), records, torch.float32, ScaleMethod())
     kept = CacheVariant("bfloat16", 0, lambda _, k, v: (k.bfloat16().to(k.dtype), v.bfloat16().to(v.dtype)))
     found = measure_prices(key_bias, TEXTS[:2], (*variants, kept), PassOptions("float32"))
     kl = {price.name: price.kl for price in found}

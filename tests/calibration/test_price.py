@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from calibrated import engines_perplexity, random_samples, run_pass, whole_model
 from safetensors.torch import load_file, save_file
 from tiny import FAMILIES, tiny_checkpoint
 from trtkit.calibration.cache_variants import CacheVariant, cache_variants
+from trtkit.calibration.calibration_file import ScaleOptions
 from trtkit.calibration.collect import PassOptions
 from trtkit.calibration.compare import compare_scales
 from trtkit.calibration.pass_files import read_records
@@ -16,6 +18,7 @@ from trtkit.calibration.price import Price
 from trtkit.calibration.price_pass import measure_prices
 from trtkit.calibration.run import CalibrationOptions, calibrate
 from trtkit.calibration.samples import Sample, SampleOptions, hold_out, make_samples
+from trtkit.calibration.scales import ScaleMethod
 from trtkit.calibration.texts import CalibrationText, shipped_texts
 from trtkit.checkpoints.model_spec import read_model_spec
 from trtkit.conversion.convert import convert_to
@@ -30,7 +33,7 @@ def prices_of(
     folder: Path, work: Path, held_out: list[Sample], seen: list[Sample], dtype: str = "float32"
 ) -> dict[str, Price]:
     records = run_pass(folder, work, samples=seen, dtype=dtype)
-    variants = cache_variants(read_model_spec(folder), records, getattr(torch, dtype))
+    variants = cache_variants(read_model_spec(folder), records, getattr(torch, dtype), ScaleMethod())
     return {price.name: price for price in measure_prices(folder, held_out, variants, PassOptions(dtype))}
 
 
@@ -67,6 +70,13 @@ def test_the_error_of_a_perplexity_is_that_of_its_differences_token_by_token(tmp
     ]
     few = measure_prices(folder, short, (whole, noisy), PassOptions("float32"))[1]
     assert 1 < few.perplexity_error / price.perplexity_error < 10
+
+
+def test_logits_that_are_no_numbers_are_refused_by_name(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf")
+    variants = (CacheVariant("unquantized", 0, None), CacheVariant("torn", 0, lambda _, k, v: (k, v * math.nan)))
+    with pytest.raises(InputError, match=r"CALIB-NONFINITE.*the cache torn.*the text 'a'"):
+        measure_prices(folder, HELD_OUT, variants, PassOptions("float32"))
 
 
 def test_bytes_per_token_count_layers_heads_and_scales(tmp_path: Path) -> None:
@@ -159,15 +169,17 @@ def test_scales_are_compared_layer_by_layer() -> None:
 
 
 @pytest.mark.parametrize("kind", ["fp8", "int8"])
-def test_a_price_is_what_the_reference_engine_loses_with_that_cache(kind: str, tmp_path: Path) -> None:
+def test_a_price_is_what_the_reference_engine_loses_with_that_cache(kind: Any, tmp_path: Path) -> None:
     """The calibrated checkpoint in the engine, by the logits of its prompts."""
     folder = tiny_checkpoint(tmp_path / "hf")
     texts = [CalibrationText(s.name, token_ids=s.token_ids) for s in random_samples({f"t{n}": 40 for n in range(9)})]
-    report = calibrate(folder, tmp_path / "calibration", CalibrationOptions("float32"), texts)
-    options = ConversionOptions(dtype="float32", kv_cache_dtype=kind, calibration=report.out / "calibration.json")  # type: ignore[arg-type]
+    scales = ScaleOptions(ScaleMethod("amax"), kind)  # powers of two make no difference between shared and separate
+    report = calibrate(folder, tmp_path / "calibration", CalibrationOptions("float32", scales=scales), texts)
+    options = ConversionOptions(dtype="float32", kv_cache_dtype=kind, calibration=report.out / "calibration.json")
     convert_to(folder, tmp_path / "trt", options)
     engine = Engine.load(tmp_path / "trt", max_batch_size=1, max_seq_len=128, num_threads=1)
-    variants = cache_variants(read_model_spec(folder), read_records(report.out / "measured"), torch.float32)
+    records = read_records(report.out / "measured")
+    variants = cache_variants(read_model_spec(folder), records, torch.float32, scales.method)
     prices = {price.name: price for price in measure_prices(folder, HELD_OUT, variants, PassOptions("float32"))}
     engines = engines_perplexity(engine, HELD_OUT)
     own = prices[f"{kind}-separate"].perplexity

@@ -115,9 +115,11 @@ def test_a_wrong_shape_is_named(tmp_path: Path) -> None:
         ({0: 0.01, 1: float("nan"), 2: 0.02}, {("SCALE-INVALID", "error")}),
         ({0: 1.0, 1: 1.0, 2: 1.0}, {("SCALE-CONSTANT", "warning")}),
         ({0: 1.0, 1: 1.0, 2: 1.5}, {("SCALE-CLAMPED", "warning")}),
+        ({0: 0.3, 1: 0.3, 2: 0.3}, {("SCALE-CONSTANT", "warning")}),
         ({0: 0.003, 1: 0.02, 2: 0.05}, {("SCALE-CALIBRATED", "note")}),
+        ({0: 0.0625, 1: 0.0625, 2: 0.0625}, {("SCALE-CALIBRATED", "note")}),
     ],
-    ids=["absent", "incomplete", "zero", "negative", "nan", "constant", "clamped", "calibrated"],
+    ids=["absent", "incomplete", "zero", "negative", "nan", "ones", "clamped", "constant", "calibrated", "octave"],
 )
 def test_the_scale_audit_gives_its_verdict(
     scales: dict[int, float], verdict: set[tuple[str, str]], tmp_path: Path

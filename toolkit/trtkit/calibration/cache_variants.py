@@ -15,7 +15,7 @@ from torch import Tensor
 from trtkit.calibration.errors import quantized
 from trtkit.calibration.number_formats import LARGEST, Format
 from trtkit.calibration.records import KEYS, VALUES, LayerRecord, TensorRecord
-from trtkit.calibration.scales import group_scales, scale_of
+from trtkit.calibration.scales import ScaleMethod, group_scales, scale_of
 from trtkit.checkpoints.model_spec import ModelSpec
 from trtkit.reference.kv_cache.formats import Format as EngineFormat
 from trtkit.reference.kv_cache.formats import Fp8, Int4, Int8, Scale
@@ -40,8 +40,10 @@ class CacheVariant:
     retention: Retention = KEEP_ALL
 
 
-def cache_variants(spec: ModelSpec, records: Iterable[LayerRecord], dtype: torch.dtype) -> tuple[CacheVariant, ...]:
-    """The model's own precision first; limits are the measured maxima. dtype: of the model.
+def cache_variants(
+    spec: ModelSpec, records: Iterable[LayerRecord], dtype: torch.dtype, method: ScaleMethod
+) -> tuple[CacheVariant, ...]:
+    """The model's own precision first. dtype: of the model. method: how the limits of fp8 and int8 are chosen.
 
     fp8-unit has the scale 1.0 that TensorRT-LLM writes without calibration; fp8 and int8 one calibrated scale for keys
     and values, as its engines have; fp8-separate and int8-separate one for each, as the reference engine has. int4 has
@@ -50,8 +52,8 @@ def cache_variants(spec: ModelSpec, records: Iterable[LayerRecord], dtype: torch
     """
     measured = list(records)
     heads = (spec.num_kv_heads, spec.head_dim)
-    fp8 = [_scales(record, "fp8") for record in measured]
-    int8 = [_scales(record, "int8") for record in measured]
+    fp8 = [_scales(record, "fp8", method) for record in measured]
+    int8 = [_scales(record, "int8", method) for record in measured]
     formats: dict[str, EngineFormat] = {
         "fp8-unit": Fp8(*heads, [Scale(1.0, 1.0)] * len(measured), dtype),
         "fp8": Fp8(*heads, [_shared(scale) for scale in fp8], dtype),
@@ -100,8 +102,9 @@ class ChangedCache:
         return (keys, values) if self._change is None else self._change(self._layer, keys, values)
 
 
-def _scales(record: LayerRecord, kind: Format) -> Scale:
-    return Scale(scale_of(record.keys.amax, kind), scale_of(record.values.amax, kind))
+def _scales(record: LayerRecord, kind: Format, method: ScaleMethod) -> Scale:
+    limits = (method.limit(tensor.histogram, tensor.amax, kind) for tensor in (record.keys, record.values))
+    return Scale(*(scale_of(limit, kind) for limit in limits))
 
 
 def _shared(scale: Scale) -> Scale:

@@ -52,8 +52,9 @@ def choose_limits(records: Iterable[LayerRecord], modules: Iterable[str], option
     """
     inputs: dict[str, float] = {}
     keys, values = {}, {}
+    by_input = options.method.for_inputs
     for record in records:
-        chosen = {name: _limit(tensor, options.input_format, options.method) for name, tensor in record.inputs.items()}
+        chosen = {name: _limit(tensor, options.input_format, by_input) for name, tensor in record.inputs.items()}
         inputs |= {module: chosen[heard] for module, heard in record.modules.items()}
         keys[record.layer] = _limit(record.keys, options.kv_format, options.method)
         values[record.layer] = _limit(record.values, options.kv_format, options.method)

@@ -42,8 +42,8 @@ class Choices:
 
     out: Path | None = None
     only: str | None = None
-    method: Method = "amax"
-    percentile: float = 99.99
+    method: Method = ScaleMethod.name
+    percentile: float = ScaleMethod.percentile
     dtype: str | None = None
     device: str = "cpu"
     price: bool = False

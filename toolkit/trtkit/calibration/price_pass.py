@@ -25,6 +25,7 @@ from trtkit.calibration.price import Price
 from trtkit.calibration.samples import Sample
 from trtkit.calibration.skeleton import Skeleton
 from trtkit.checkpoints.model_spec import read_model_spec
+from trtkit.errors import InputError
 from trtkit.progress import OnProgress, Progress, silent
 from trtkit.reference.kv_cache.retention import KEEP_ALL
 
@@ -36,7 +37,10 @@ def measure_prices(
     options: PassOptions,
     on_progress: OnProgress = silent,
 ) -> tuple[Price, ...]:
-    """Run every variant over the samples; the first must be the unquantised one, which the others are held against."""
+    """Run every variant over the samples; the first must be the unquantised one, which the others are held against.
+
+    Raises InputError CALIB-NONFINITE that names cache and text when logits are NaN or Inf.
+    """
     assert variants[0].change is None and variants[0].retention == KEEP_ALL, "the first variant is the reference"
     spec = read_model_spec(checkpoint)
     dtype: torch.dtype = getattr(torch, options.dtype)
@@ -61,12 +65,24 @@ def measure_prices(
         totals = _Totals(len(variants))
         skeleton.load_head()
         for index, tokens in enumerate(ids):
-            totals.add([skeleton.logits(own[index]) for own in states], tokens)
+            logits = [skeleton.logits(own[index]) for own in states]
+            for variant, found in zip(variants, logits, strict=True):
+                if not found.isfinite().all():
+                    raise _not_finite(variant.name, samples[index].name)
+            totals.add(logits, tokens)
     return tuple(
         Price(variant.name, variant.bytes_per_token, exp(loss), kl, exp(loss) * error)
         for variant, loss, kl, error in zip(
             variants, totals.losses(), totals.divergences(), totals.errors(), strict=True
         )
+    )
+
+
+def _not_finite(cache: str, text: str) -> InputError:
+    return InputError(
+        f"with the cache {cache}, logits are NaN or Inf while the text {text!r} runs",
+        "try --dtype float32; if it stays, leave out --price",
+        code="CALIB-NONFINITE",
     )
 
 

@@ -114,9 +114,9 @@ def _measured(checkpoint: Path, digest: str, samples: Sequence[Sample], options:
 def _prices(
     checkpoint: Path, folder: Path, held_out: list[Sample], options: CalibrationOptions, on_progress: OnProgress
 ) -> tuple[Price, ...]:
-    """What each KV precision, window and heavy-hitter setting costs, with limits chosen by amax."""
+    """What each KV precision, window and heavy-hitter setting costs, with limits as the calibration file has them."""
     spec = read_model_spec(checkpoint)
-    variants = cache_variants(spec, read_records(folder), getattr(torch, options.dtype))
+    variants = cache_variants(spec, read_records(folder), getattr(torch, options.dtype), options.scales.method)
     if takes_bounded_caches(spec):
         variants += bounded_variants(variants, longest=max(len(sample.token_ids) for sample in held_out))
     return measure_prices(checkpoint, held_out, variants, PassOptions(options.dtype, options.device), on_progress)

@@ -1,12 +1,12 @@
 """From what was measured to a scale: amax, power of two, percentile, MSE, entropy. Pure; knows no layer and no file.
 
 A scale s dequantises (x ~= q * s). Every method chooses a limit, the magnitude that becomes the largest code, so
-s = limit / 448 for FP8, / 127 for INT8, / 7 for INT4. amax keeps everything that was measured, a power of two also what
-is up to twice as large; the others may let outliers saturate so that the rest is kept better.
+s = limit / 448 for FP8, / 127 for INT8, / 7 for INT4. amax keeps everything that was measured, a power of two at least
+that; the others may let outliers saturate so that the rest is kept better.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -16,18 +16,27 @@ from trtkit.calibration.histogram import MagnitudeHistogram
 from trtkit.calibration.number_formats import LARGEST, Format, fake_quantize
 from trtkit.conversion.static_scale import static_scale
 
-Method = Literal["amax", "power-of-two", "percentile", "mse", "entropy"]
-METHODS: tuple[Method, ...] = ("amax", "power-of-two", "percentile", "mse", "entropy")
+Method = Literal["power-of-two", "amax", "percentile", "mse", "entropy"]
+METHODS: tuple[Method, ...] = ("power-of-two", "amax", "percentile", "mse", "entropy")
 _CANDIDATES = 128
 _LOWEST_SHARE = 1 / 32
 
 
 @dataclass(frozen=True)
 class ScaleMethod:
-    """How limits are chosen; percentile matters for the method of that name only."""
+    """How limits are chosen; percentile matters for the method of that name only.
 
-    name: Method = "amax"
+    Powers of two are for FP8 caches: without calibration these have the scale 1.0, which a power of two is never worse
+    than (_whole_octaves). Whatever else is quantised takes amax then, as nvidia-modelopt does.
+    """
+
+    name: Method = "power-of-two"
     percentile: float = 99.99
+
+    @property
+    def for_inputs(self) -> "ScaleMethod":
+        """The method for what enters linear layers."""
+        return replace(self, name="amax") if self.name == "power-of-two" else self
 
     def limit(self, histogram: MagnitudeHistogram, amax: float, kind: Format) -> float:
         """The magnitude that becomes the largest code: 0 only for zeros, above amax only for powers of two."""

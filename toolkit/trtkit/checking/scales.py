@@ -23,8 +23,8 @@ class ScaleAudit:
 
     missing and invalid name layers. num_ones counts layers with a scale of exactly 1.0; some of them among others above
     it are the mark of exports that clamped scales to at least 1.0 (ModelOpt before March 2026). are_powers_of_two: all
-    of them, as `trtkit calibrate --method power-of-two` chooses them. smallest, median and largest are over the valid
-    scales, None without any.
+    of them, as `trtkit calibrate` chooses them: such scales may be equal without being a constant cast, unless they are
+    1.0. smallest, median and largest are over the valid scales, None without any.
     """
 
     verdict: Verdict
@@ -63,7 +63,7 @@ def audit_scales(scales: Mapping[int, Sequence[float]], num_layers: int) -> Scal
         missing=missing,
         invalid=invalid,
         num_ones=sum(1.0 in values for values in scales.values()),
-        are_powers_of_two=all(math.frexp(value)[0] == 0.5 for value in valid),
+        are_powers_of_two=_are_powers_of_two(valid),
         smallest=valid[0] if valid else None,
         median=valid[len(valid) // 2] if valid else None,
         largest=valid[-1] if valid else None,
@@ -77,7 +77,12 @@ def _verdict(missing: tuple[int, ...], invalid: tuple[int, ...], valid: list[flo
         return "invalid"
     if missing:
         return "incomplete"
-    return "constant" if valid[0] == valid[-1] else "calibrated"
+    is_chosen = valid[0] != 1.0 and _are_powers_of_two(valid)
+    return "constant" if valid[0] == valid[-1] and not is_chosen else "calibrated"
+
+
+def _are_powers_of_two(scales: Iterable[float]) -> bool:
+    return all(math.frexp(scale)[0] == 0.5 for scale in scales)
 
 
 def _values(tensor: StoredTensor) -> tuple[float, ...]:

@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.table import Table
 
 from trtkit.calibration.report import CalibrationReport, sum_of_advice
-from trtkit.calibration.scales import METHODS
+from trtkit.calibration.scales import METHODS, ScaleMethod
 from trtkit.cli.environment import cache_directory
 from trtkit.cli.output import Output, with_output
 from trtkit.cli.scale_table import comparison_table
@@ -20,8 +20,10 @@ from trtkit.config.schema import Dtype
 @click.argument("config", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Instead of build/<name>/calibration.")
 @click.option("--only", type=click.Choice(["target", "draft"]), help="Calibrate one of the two models.")
-@click.option("--method", type=click.Choice(METHODS), default="amax", show_default=True, help="How limits are chosen.")
-@click.option("--percentile", default=99.99, show_default=True, help="For --method percentile.")
+@click.option(
+    "--method", type=click.Choice(METHODS), default=ScaleMethod.name, show_default=True, help="How limits are chosen."
+)
+@click.option("--percentile", default=ScaleMethod.percentile, show_default=True, help="For --method percentile.")
 @click.option("--dtype", type=click.Choice(get_args(Dtype)), help="Of the computation; instead of the model's.")
 @click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
 @click.option("--price", is_flag=True, help="Also measure what each KV precision costs, on held-out texts.")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from trtkit.checkpoints.digest import checkpoint_digest
 from trtkit.checkpoints.json_fields import JsonFields, read_json_fields
+from trtkit.conversion.kv_scales import LARGEST
 from trtkit.conversion.static_scale import static_scale
 from trtkit.errors import CheckpointError, InputError
 
@@ -23,11 +24,16 @@ _LAYER = re.compile(r"(?:0|[1-9][0-9]{0,5})")  # one spelling for each layer: "0
 
 @dataclass(frozen=True)
 class Calibration:
-    """inputs: module name -> max |x| of what enters it. kv_cache: layer -> max |k| and max |v|."""
+    """inputs: module name -> max |x| of what enters it. kv_cache: layer -> the limits of its keys and values.
+
+    kv_format: the only cache format those are for, as a method chose them by its codes; None for plain maxima, which
+    are for any.
+    """
 
     inputs: dict[str, float]
     kv_cache: dict[int, tuple[float, float]]
     where: str
+    kv_format: str | None = None
 
     def input_scale(self, modules: list[str], largest_code: float) -> float:
         """The activation scale of modules that share one. Raises InputError CONV-CALIBRATION when a limit is missing
@@ -39,14 +45,21 @@ class Calibration:
         widest = max(modules, key=self.inputs.__getitem__)
         return self._scale(f"inputs:{widest}", self.inputs[widest], largest_code)
 
-    def kv_scales(self, layer: int, largest_code: float) -> tuple[float, float]:
-        """The scales of a layer's keys and values. Raises InputError CONV-CALIBRATION when their limits are missing or
-        give no scale.
+    def kv_scales(self, layer: int, kind: str) -> tuple[float, float]:
+        """The scales of a layer's keys and values in an "fp8" or "int8" cache. Raises InputError CONV-CALIBRATION when
+        their limits are missing, are for the other one, or give no scale.
         """
+        if self.kv_format not in (None, kind):
+            raise InputError(
+                f"holds limits that were chosen for an {self.kv_format} KV cache, and this one is to be {kind}",
+                f"run `trtkit calibrate` again with --set kv_cache.dtype={kind}: what it measured is used again",
+                code="CONV-CALIBRATION",
+                where=self.where,
+            )
         if layer not in self.kv_cache:
             raise _missing(f"no key and value maxima for layer {layer}", self.where)
         keys, values = self.kv_cache[layer]
-        stem = f"kv_cache:{layer}"
+        stem, largest_code = f"kv_cache:{layer}", LARGEST[kind]
         return self._scale(f"{stem}:k", keys, largest_code), self._scale(f"{stem}:v", values, largest_code)
 
     def _scale(self, key: str, limit: float, largest_code: float) -> float:
@@ -84,7 +97,16 @@ def _parse(fields: JsonFields, where: str) -> Calibration:
         inputs={} if inputs is None else {module: inputs.number(module) for module in inputs.values},
         kv_cache={} if caches is None else dict(_kv_entry(caches, key) for key in caches.values),
         where=where,
+        kv_format=_kv_format(fields),
     )
+
+
+def _kv_format(fields: JsonFields) -> str | None:
+    """A file written by hand names no method: it holds maxima."""
+    method = fields.object("method")
+    if method is None or method.text("name") == "amax":
+        return None
+    return fields.text("kv_cache_dtype")
 
 
 def refuse_foreign(path: Path, checkpoint: Path) -> None:

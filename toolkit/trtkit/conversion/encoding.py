@@ -104,7 +104,7 @@ def _kv_scale_of(plan: ConversionPlan, calibration: Calibration) -> ScaleOf | No
         return None
     own = plan.scales.kv if plan.scales is not None else {}
     if calibration.kv_cache or kind != "fp8":
-        return lambda layer: KvScale(*calibration.kv_scales(layer, LARGEST[kind]))
+        return lambda layer: KvScale(*calibration.kv_scales(layer, kind))
     if own:
         return lambda layer: _own_kv_scale(own, layer)
     return lambda layer: KvScale(1.0)

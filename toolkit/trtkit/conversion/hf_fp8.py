@@ -56,7 +56,7 @@ class HfFp8Writer:
 
     def _refuse_no_scales(self) -> None:
         """Scales are all that would be written: they have to be known, and to have a place."""
-        self._calibration.kv_scales(0, E4M3_MAX)
+        self._calibration.kv_scales(0, "fp8")
         if not any(name.endswith("k_proj.weight") for name in self._plan.names):
             raise InputError(
                 f"{self._plan.spec.family} has keys and values in one weight: where their scales belong is not known",
@@ -130,7 +130,7 @@ class HfFp8Writer:
         if self._plan.options.kv_cache_dtype != "fp8" or not module.endswith(("k_proj", "v_proj")):
             return None
         layer = next(int(part) for part in module.split(".") if part.isdecimal())
-        return max(self._calibration.kv_scales(layer, E4M3_MAX)) if self._calibration.kv_cache else 1.0
+        return max(self._calibration.kv_scales(layer, "fp8")) if self._calibration.kv_cache else 1.0
 
 
 def hf_fp8_headers(plan: ConversionPlan, source: SourceFiles) -> list[TensorHeader]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny_trtllm import edit_tensors, tiny_model, write_checkpoint
 from transformers import PreTrainedModel
-from trtkit.errors import RequestError
+from trtkit.errors import InputError, RequestError
 from trtkit.reference.engine import Engine
 from trtkit.reference.kv_cache.options import CacheOptions
 from trtkit.reference.request import BlockUse, GenerationRequest, StepOutput
@@ -306,3 +306,16 @@ def test_a_failed_request_leaves_nothing_behind_for_reuse(tmp_path: Path) -> Non
         with contextlib.suppress(RequestError):
             engine.generate(ask((1, 2, 3) * (length // 3) + (1, 1), 3, draft_ids=(50, 4)))
         assert answer(engine, ask((1, 2, 3), 5)) == healthy
+
+
+@pytest.mark.parametrize("changes", [{"max_batch_size": 0}, {"max_batch_size": -1}, {"max_seq_len": 0}])
+def test_a_size_that_serves_nobody_is_refused(make_engine: MakeEngine, changes: dict[str, int]) -> None:
+    with pytest.raises(InputError, match=f"{next(iter(changes))} is") as caught:
+        make_engine(**changes)
+    assert caught.value.code == "REF-SIZES"
+
+
+def test_a_cache_beyond_the_memory_is_refused_with_its_size(make_engine: MakeEngine) -> None:
+    with pytest.raises(InputError, match=r"no memory for a KV cache of \d+\.\d GiB") as caught:
+        make_engine(cache=CacheOptions(block_size=2**18, num_blocks=2**18))
+    assert caught.value.code == "KV-MEMORY"

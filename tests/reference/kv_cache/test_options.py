@@ -15,6 +15,8 @@ WRONG = {
     "heavy_tokens": (CacheOptions(window_tokens=9, heavy_tokens=-1), "heavy_tokens must be at least 0"),
     "heavy hitters alone": (CacheOptions(heavy_tokens=4, reuse="off"), "heavy_tokens needs window_tokens"),
     "heavy hitters shared": (CacheOptions(heavy_tokens=4, window_tokens=9), 'heavy_tokens needs reuse="off"'),
+    "dtype": (CacheOptions("int3"), "dtype must be one of auto, float, fp8, int8, int4, got int3"),  # type: ignore[arg-type]
+    "reuse": (CacheOptions(reuse="on"), "reuse must be one of off, full_blocks, tokens, got on"),  # type: ignore[arg-type]
     "sinks alone": (CacheOptions(sink_tokens=4), "sink_tokens needs window_tokens"),
 }
 

@@ -2,11 +2,12 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from torch import Tensor
 
+from trtkit.errors import InputError
 from trtkit.reference.batch import Batch, Span
 from trtkit.reference.kv_cache.block_pool import BlockPool
 from trtkit.reference.kv_cache.block_tables import BlockTables
@@ -34,6 +35,12 @@ class Sizes:
     max_seq_len: int
     max_num_tokens: int
 
+    def check(self) -> None:
+        """Raise InputError REF-SIZES."""
+        problems = [f"{name} is {value}" for name, value in asdict(self).items() if value < 1]
+        if problems:
+            raise InputError(", ".join(problems), "choose at least 1", code="REF-SIZES")
+
 
 class Kept(NamedTuple):
     """What attention finds in the cache; max_keys bounds what a row without a window sees."""
@@ -55,6 +62,7 @@ def assemble(
     config: ModelConfig, weights: Weights, cache: CacheOptions, sizes: Sizes, decoder_type: type[Decoder] = Decoder
 ) -> Assembly:
     """Make room for `sizes` and a decoder that uses it. Raises InputError for impossible options."""
+    sizes.check()
     cache.check()
     rules, retention = visibility(config, cache)
     tables = _make_tables(cache, retention, sizes)

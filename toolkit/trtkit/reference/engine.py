@@ -48,12 +48,14 @@ class Engine:
 
         num_threads sets PyTorch's number of threads for the whole process; None leaves it alone. max_num_tokens bounds
         the rows of one pass: prompts share what running sequences leave of it.
-        Raises CheckpointError when the directory is not a checkpoint that this engine computes.
+        Raises CheckpointError when the directory is not a checkpoint that this engine computes, and InputError when
+        sizes or options of the cache are impossible.
         """
+        sizes = Sizes(max_batch_size, max_seq_len, max(max_num_tokens, 2 * max_batch_size))
+        sizes.check()
         if num_threads is not None:
             torch.set_num_threads(num_threads)
         config = read_config(checkpoint)
-        sizes = Sizes(max_batch_size, max_seq_len, max(max_num_tokens, 2 * max_batch_size))
         weights = WeightLoader(checkpoint, config, torch.device("cpu")).load(max_seq_len)
         decoder, storage, tables = assemble(config, weights, cache, sizes)
         scheduler = Scheduler(tables, max_sequences=max_batch_size, max_num_tokens=sizes.max_num_tokens)

@@ -1,7 +1,7 @@
 """CacheOptions: how keys and values are kept. Knows ranges, no tensors and no model."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from trtkit.errors import InputError
 
@@ -43,6 +43,10 @@ class CacheOptions:
     def _problems(self) -> dict[str, bool]:
         has_window = self.window_tokens is not None
         return {
+            f"dtype must be one of {', '.join(get_args(KvDtype))}, got {self.dtype}": self.dtype
+            not in get_args(KvDtype),
+            f"reuse must be one of {', '.join(get_args(ReuseRule))}, got {self.reuse}": self.reuse
+            not in get_args(ReuseRule),
             f"block_size must be a power of two, got {self.block_size}": self.block_size < 1
             or bool(self.block_size & (self.block_size - 1)),
             f"num_blocks must be at least 1, got {self.num_blocks}": self.num_blocks is not None

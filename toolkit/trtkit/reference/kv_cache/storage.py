@@ -1,9 +1,10 @@
 """KvStorage: the cache tensors. Knows rows and their format, not blocks and not who owns them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
+from trtkit.errors import InputError
 from trtkit.reference.kv_cache.block_tables import RowCopy, RowSettle, RowWork
 from trtkit.reference.kv_cache.formats import Format, Plane
 from trtkit.reference.kv_cache.heavy_hitters import HeavyHitters
@@ -30,8 +31,7 @@ class KvStorage:
     ) -> None:
         num_kv_heads, head_dim = kv_shape
         planes = codec.planes if codec else (Plane(2 * num_kv_heads * head_dim, like.dtype),)
-        # Zeros, not garbage: masked positions are read too, and a NaN times a probability of zero is NaN.
-        self._planes = [like.new_zeros(num_layers, num_rows, width, dtype=dtype) for width, dtype in planes]
+        self._planes = _allocated(like, (num_layers, num_rows), planes)
         self._layers = [list(plane) for plane in self._planes]
         self._codec = codec
         self._kv_shape = kv_shape
@@ -97,3 +97,19 @@ class KvStorage:
         for plane in self._planes:
             parts = plane.view(*plane.shape[:2], 2, self._kv_shape[0], -1)
             parts[layers, targets, :, heads] = parts[layers, sources, :, heads]
+
+
+def _allocated(like: Tensor, shape: tuple[int, int], planes: Sequence[Plane]) -> list[Tensor]:
+    """Zeros, not garbage: masked positions are read too, and a NaN times a probability of zero is NaN.
+
+    Raises InputError KV-MEMORY.
+    """
+    try:
+        return [like.new_zeros(*shape, width, dtype=dtype) for width, dtype in planes]
+    except RuntimeError as error:  # PyTorch has no type of its own for a failed allocation on the processor
+        num_bytes = shape[0] * shape[1] * sum(width * dtype.itemsize for width, dtype in planes)
+        raise InputError(
+            f"no memory for a KV cache of {num_bytes / 2**30:.1f} GiB",
+            "lower max_batch_size, max_seq_len or num_blocks, or choose a smaller dtype",
+            code="KV-MEMORY",
+        ) from error

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from tiny import tiny_checkpoint, write_json
-from trtkit.errors import CheckpointError, InputError, RequestError
+from trtkit.errors import CheckpointError, InputError, MissingToolError, RequestError
 from trtkit.evaluate.encoding import PromptEncoder
 from trtkit.evaluate.oracle import TOP_K, Oracle
 from trtkit.evaluate.oracle_batch import answer_batch
@@ -179,6 +179,41 @@ def test_other_settings_make_a_new_record(llama: Path, tmp_path: Path) -> None:
     make_record(oracle, encoder, request(llama, ONE), tmp_path / "record.json")
     longer = make_record(oracle, encoder, request(llama, TWO, max_new_tokens=6), tmp_path / "record.json")
     assert [answer.name for answer in longer.answers] == ["two"]
+
+
+def test_an_edited_prompt_takes_the_place_of_the_old_one_of_its_name(llama: Path, tmp_path: Path) -> None:
+    oracle, encoder = Oracle.load(llama), PromptEncoder.load(llama)
+    path = tmp_path / "record.json"
+    make_record(oracle, encoder, request(llama, ONE, TWO, CHAT), path)
+    edited = [Prompt("one", "short", text="another one"), Prompt("chat", "chat", text="no chat any more")]
+    record = make_record(oracle, encoder, request(llama, *edited, max_input_len=None), path)
+    assert sorted((answer.name, answer.text) for answer in record.answers) == [
+        ("chat", "no chat any more"),
+        ("one", "another one"),
+        ("two", "the other"),
+    ]
+    assert record.skipped == ()
+
+
+def test_a_prompt_that_is_answered_now_is_no_longer_left_out(llama: Path, tmp_path: Path) -> None:
+    oracle, encoder = Oracle.load(llama), PromptEncoder.load(llama)
+    path = tmp_path / "record.json"
+    assert make_record(oracle, encoder, request(llama, ONE, LONG), path).skipped
+    assert make_record(oracle, encoder, request(llama, LONG, max_input_len=50), path).skipped == ()
+
+
+def test_logits_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    oracle = Oracle.load(tiny_checkpoint(tmp_path / "tiny"))
+    with torch.no_grad():
+        oracle.model.get_output_embeddings().weight[3] = float("nan")
+    with pytest.raises(CheckpointError, match="no numbers in float32"):
+        next(iter(oracle.answer(PROMPT, 1, [])))
+
+
+@pytest.mark.parametrize("device", ["cuda:999", "no-such-device"])
+def test_a_device_that_torch_has_not_is_said(device: str, llama: Path) -> None:
+    with pytest.raises(MissingToolError, match=f"device {device}"):
+        Oracle.load(llama, device=device)
 
 
 def test_nothing_to_ask_is_an_error_that_says_why(llama: Path, tmp_path: Path) -> None:

@@ -44,6 +44,21 @@ def test_a_journal_of_another_checkpoint_is_discarded(tmp_path: Path) -> None:
     assert RecordJournal(tmp_path / "record.json", header(digest="d2")).answers == {}
 
 
+@pytest.mark.parametrize("line", [b"{nope", b'{"name": "b"}', b"[]", b"3", b"\xff\xfe\x00"])
+def test_a_journal_goes_on_before_the_first_line_that_holds_no_answer(line: bytes, tmp_path: Path) -> None:
+    journal = RecordJournal(tmp_path / "record.json", header())
+    journal.append(A)
+    with journal.path.open("ab") as file:
+        file.write(line + b"\n" + journal.path.read_bytes().splitlines()[1] + b"\n")
+    assert RecordJournal(tmp_path / "record.json", header()).answers == {"key-a": A}
+
+
+def test_a_journal_of_other_bytes_is_discarded(tmp_path: Path) -> None:
+    journal = RecordJournal(tmp_path / "record.json", header())
+    journal.path.write_bytes(b"\xff\xfe\x00")
+    assert RecordJournal(tmp_path / "record.json", header()).answers == {}
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -52,6 +67,10 @@ def test_a_journal_of_another_checkpoint_is_discarded(tmp_path: Path) -> None:
         lambda d: d["header"].pop("digest"),
         lambda d: d["header"].update(unknown=1),
         lambda d: d["answers"][0]["steps"].pop(),
+        lambda d: d["header"].update(dtype="float64"),
+        lambda d: d["header"].update(max_new_tokens=0),
+        lambda d: d["header"].update(max_new_tokens="12"),
+        lambda d: d.update(conditioning=float("nan")),
     ],
 )
 def test_a_damaged_record_is_refused(damage, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -16,6 +16,7 @@ from trtkit import __version__
 from trtkit.checkpoints.weights import open_weights
 from trtkit.errors import CheckpointError
 from trtkit.evaluate.matrix_rounding import store_rounded
+from trtkit.evaluate.oracle_model import load_model
 from trtkit.evaluate.parity import ScoredToken
 from trtkit.evaluate.record import OracleStep
 from trtkit.evaluate.rolling import RollingRule
@@ -45,24 +46,8 @@ class Oracle:
 
     @classmethod
     def load(cls, folder: Path, *, dtype: Dtype = "float32", device: str = "cpu", quantization: str = "none") -> Self:
-        """Load a Hugging Face folder, its matrices rounded to a quantization. Raises CheckpointError if that fails."""
-        offline = {"local_files_only": True, "trust_remote_code": False}
-        try:
-            config = transformers.AutoConfig.from_pretrained(folder, **offline)
-            auto: Any = transformers.AutoModelForCausalLM
-            # The fused kernels leave out the cap of scores, without a word.
-            eager = {"attn_implementation": "eager"} if getattr(config, "attn_logit_softcapping", None) else {}
-            with _no_bars():
-                model = auto.from_pretrained(
-                    folder, config=config, dtype=getattr(torch, dtype), use_safetensors=True, **offline, **eager
-                ).to(device)
-        except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-            raise CheckpointError(
-                f"transformers cannot load it: {error}",
-                "check that the folder holds config.json and safetensors of an architecture that transformers knows",
-                code="ORACLE-LOAD",
-                where=str(folder),
-            ) from error
+        """Load a Hugging Face folder, its matrices rounded to a quantization. Raises what load_model does."""
+        model = load_model(folder, dtype, device)
         if quantization != "none":
             store_rounded(model.base_model, quantization)
         return cls(model.eval(), dtype, _stored_dtype(folder), quantization)
@@ -201,6 +186,12 @@ class Oracle:
     def describe(self, state: Tensor, logits: Tensor) -> OracleStep:
         """The k best tokens with gaps and distances; equal logits are ordered by token id, as argmax takes them."""
         wide = logits.float()
+        if not torch.isfinite(wide.max()):
+            raise CheckpointError(
+                f"the original checkpoint answers with logits that are no numbers in {self.dtype}",
+                "check its weights, or record with --dtype float32",
+                code="ORACLE-NAN",
+            )
         order = torch.sort(wide, descending=True, stable=True).indices[:TOP_K]
         rows = self._head[order].float()
         return OracleStep(
@@ -219,19 +210,6 @@ def _stored_dtype(folder: Path) -> str:
     for tensor in open_weights(folder).values():
         num_elements[tensor.dtype] += tensor.num_elements
     return num_elements.most_common(1)[0][0]
-
-
-@contextmanager
-def _no_bars() -> Iterator[None]:
-    """Keep transformers' own progress bars off the terminal while it loads."""
-    bars: Any = transformers.utils.logging
-    shown = bars.is_progress_bar_enabled()
-    bars.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            bars.enable_progress_bar()
 
 
 def _rounded(value: float) -> float:

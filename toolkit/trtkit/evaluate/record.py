@@ -2,10 +2,10 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, get_args
 
 from trtkit.artifacts import disk_error, write_text
 from trtkit.errors import InputError
@@ -155,20 +155,26 @@ class RecordJournal:
         self.path.unlink(missing_ok=True)
 
     def _resume(self) -> dict[str, RecordedAnswer]:
-        lines = self.path.read_text(encoding="utf-8").split("\n") if self.path.is_file() else [""]
-        if lines[0] != self._header:
-            self._start([])
-            return {}
-        whole = lines[1:-1]  # what follows the last newline is a line that was cut off
-        self._start(whole)
-        answers = (_answer_of(json.loads(line)) for line in whole)
-        return {answer.prompt_key: answer for answer in answers}
+        text = self.path.read_text(encoding="utf-8", errors="replace") if self.path.is_file() else ""
+        head, *lines = text.split("\n")
+        whole = list(_readable(lines[:-1])) if head == self._header else []  # the last line was cut off, or is empty
+        self._start([line for line, _ in whole])
+        return {answer.prompt_key: answer for _, answer in whole}
 
     def _start(self, lines: list[str]) -> None:
         try:
             write_text(self.path, "".join(f"{line}\n" for line in (self._header, *lines)))
         except OSError as error:
             raise disk_error(error, self.path) from error
+
+
+def _readable(lines: Iterable[str]) -> Iterator[tuple[str, RecordedAnswer]]:
+    """Lines with their answers, up to the first that holds none: a machine that went down leaves such."""
+    for line in lines:
+        try:
+            yield line, _answer_of(json.loads(line))
+        except (ValueError, KeyError, TypeError):
+            return
 
 
 def write_record(path: Path, record: ParityRecord) -> None:
@@ -194,7 +200,7 @@ def write_record(path: Path, record: ParityRecord) -> None:
 def read_record(path: Path) -> ParityRecord:
     """Read a record. Raises InputError when the file is missing, damaged, or of another schema version."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
         if document["schema"] != SCHEMA:
             raise ValueError(f"schema {document['schema']!r}, this version reads {SCHEMA!r}")
         answers = tuple(_answer_of(row) for row in document["answers"])
@@ -212,7 +218,7 @@ def read_record(path: Path) -> ParityRecord:
         raise InputError(
             f"cannot read the parity record: {error.strerror}", "run trtkit parity record first", where=str(path)
         ) from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(
             f"not a parity record: {type(error).__name__} {error}",
             "run trtkit parity record again with this version of trtkit",
@@ -221,7 +227,13 @@ def read_record(path: Path) -> ParityRecord:
         ) from None
 
 
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no figure")
+
+
 def _header_of(row: Mapping[str, Any]) -> RecordHeader:
+    if row["dtype"] not in get_args(Dtype) or type(row["max_new_tokens"]) is not int or row["max_new_tokens"] < 1:
+        raise ValueError(f"dtype {row['dtype']!r}, {row['max_new_tokens']!r} tokens")
     rolling = RollingRule(**row["rolling"]) if row["rolling"] is not None else None
     return RecordHeader(**{**row, "end_ids": tuple(row["end_ids"]), "rolling": rolling})
 

@@ -65,7 +65,8 @@ def record_build(
     batch_size: int = 1,
     on_progress: OnProgress = silent,
 ) -> ParityRecord:
-    """Ask the oracle on the build's original target checkpoint; answers that are recorded already are kept."""
+    """Ask the oracle on the build's original target checkpoint; answers that are recorded already are kept, and where
+    those are longer than what is asked for, the new ones are made as long."""
     require_oracle_libraries()
     # They take seconds to import; a check with a complete record needs neither.
     from trtkit.evaluate.encoding import PromptEncoder
@@ -73,14 +74,15 @@ def record_build(
     from trtkit.evaluate.recording import RecordRequest, make_record
 
     folder = unchanged_source(build, "target")
+    length = max(choice.length(build), _standing_length(build, dtype))
     request = RecordRequest(
         checkpoint=build.config.target.checkpoint,
         folder=folder,
         digest=_digest(build),
         prompts=choice.read(build),
         end_ids=read_stop_ids(folder)[0],
-        max_new_tokens=choice.length(build),
-        max_input_len=_longest_prompt(build, choice.length(build)),
+        max_new_tokens=length,
+        max_input_len=_longest_prompt(build, length),
         batch_size=batch_size,
         formats=formats_of(build),
         rolling=rolling_rule(build),
@@ -116,9 +118,11 @@ def comparable_input_len(build: Build, max_new_tokens: int) -> int:
 def expect_of_build(build: Build, choice: PromptChoice, on_progress: OnProgress = silent) -> Expectation:
     """The build's own record, made or extended where it does not hold what is asked for."""
     prompts, max_new_tokens = choice.read(build), choice.length(build)
-    record = _standing_record(build, prompts, max_new_tokens)
-    if record is None:
-        record = record_build(build, choice, on_progress=on_progress)
+    record = _standing_record(build)
+    if record is None or not _holds(record, prompts, max_new_tokens):
+        # An oracle of another dtype would replace what is recorded.
+        dtype = record.header.dtype if record is not None else "float32"
+        record = record_build(build, choice, dtype=dtype, on_progress=on_progress)
     return _expectation(record, prompts, max_new_tokens)
 
 
@@ -162,14 +166,26 @@ def _expectation(record: ParityRecord, prompts: list[Prompt] | None, max_new_tok
     return Expectation(record, tuple(record.answers_to(keys)), frozenset(keys), max_new_tokens)
 
 
-def _standing_record(build: Build, prompts: list[Prompt], max_new_tokens: int) -> ParityRecord | None:
-    """The build's record, if it is about this checkpoint, these prompts and answers at least as long."""
+def _standing_record(build: Build) -> ParityRecord | None:
+    """The build's record, if it is about this checkpoint in these formats."""
     if not record_path(build).is_file():
         return None
     record = read_record(record_path(build))
-    same = record.header.digest == _digest(build) and record.formats == formats_of(build)
-    enough = record.header.max_new_tokens >= max_new_tokens and record.covers(prompt.key for prompt in prompts)
-    return record if same and enough else None
+    return record if record.header.digest == _digest(build) and record.formats == formats_of(build) else None
+
+
+def _holds(record: ParityRecord, prompts: list[Prompt], max_new_tokens: int) -> bool:
+    """Whether these prompts are recorded, and answers at least as long."""
+    return record.header.max_new_tokens >= max_new_tokens and record.covers(prompt.key for prompt in prompts)
+
+
+def _standing_length(build: Build, dtype: Dtype) -> int:
+    """How long the answers of the build's record are; 0 where there is none that another recording goes on with."""
+    try:
+        record = _standing_record(build)
+    except InputError:  # damaged, or of another version: it is replaced
+        return 0
+    return record.header.max_new_tokens if record is not None and record.header.dtype == dtype else 0
 
 
 def _digest(build: Build) -> str:

@@ -51,7 +51,8 @@ class RecordRequest:
 def make_record(
     oracle: Oracle, encoder: PromptEncoder, request: RecordRequest, path: Path, on_progress: OnProgress = silent
 ) -> ParityRecord:
-    """Add the oracle's answers to the record at `path`; a record with another header is replaced.
+    """Add the oracle's answers to the record at `path`; a record with another header is replaced. What was recorded
+    for another prompt of the same name goes: the file it came from was edited.
 
     Prompts the checkpoint cannot take (chat without a template, too long) are left out and listed. Raises InputError
     when nothing is left, BuildError when the disk is full.
@@ -61,6 +62,7 @@ def make_record(
     journal = RecordJournal(path, header)
     standing = _standing_record(path, header)
     known = {answer.prompt_key: answer for answer in standing.answers} | journal.answers
+    known = {key: answer for key, answer in known.items() if _is_current(answer.name, key, request.prompts)}
     missing = [(prompt, sent) for prompt, sent in encoded if prompt.key not in known]
     for start in range(0, len(missing), request.batch_size):
         on_progress(Progress("oracle", len(encoded) - len(missing) + start, len(encoded), "prompts"))
@@ -68,7 +70,12 @@ def make_record(
             known[answer.prompt_key] = answer
             journal.append(answer)
     on_progress(Progress("oracle", len(encoded), len(encoded), "prompts"))
-    skipped += [left_out for left_out in standing.skipped if left_out not in skipped]
+    skipped += [
+        left_out
+        for left_out in standing.skipped
+        if left_out.prompt_key not in known.keys() | {entry.prompt_key for entry in skipped}
+        and _is_current(left_out.name, left_out.prompt_key, request.prompts)
+    ]
     sequences = [((*answer.prompt_ids, *answer.token_ids), len(answer.token_ids)) for answer in known.values()]
     conditioning = measure_conditioning(oracle, request.folder, sequences, on_progress)
     kv_errors, weight_errors = dict(standing.kv_errors), dict(standing.weight_errors)
@@ -83,6 +90,11 @@ def make_record(
     write_record(path, record)
     journal.close()
     return record
+
+
+def _is_current(name: str, key: str, prompts: Sequence[Prompt]) -> bool:
+    """Whether none of the prompts has taken this name for another text: in a record, a name is one prompt's."""
+    return all(prompt.key == key for prompt in prompts if prompt.name == name)
 
 
 def _header(oracle: Oracle, request: RecordRequest) -> RecordHeader:

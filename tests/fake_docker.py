@@ -32,7 +32,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
-        loaded.add(self.path.split("/")[4])
+        *_, model, action = self.path.split("/")
+        with (notes / "actions.jsonl").open("a") as file:
+            file.write(json.dumps([action, model]) + "\\n")
+        loaded.add(model)
         self.answer(200)
 
     def answer(self, status):
@@ -57,6 +60,11 @@ def write_fake(folder: Path, program: str, *, ready: tuple[str, ...] = ()) -> Pa
     path.write_text(SCRIPT.format(python=sys.executable, notes=str(notes), ready=ready))
     path.chmod(0o755)
     return notes
+
+
+def actions(notes: Path) -> list[list[str]]:
+    """What the server inside was asked to do: action and model, in order."""
+    return [json.loads(line) for line in (notes / "actions.jsonl").read_text().splitlines()]
 
 
 def calls(notes: Path) -> list[list[str]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from fake_docker import calls, write_fake
+from fake_docker import actions, calls, write_fake
 from tiny_build import tiny_build
 from trtkit.builds import MANIFEST, open_build
 from trtkit.cli.main import cli
@@ -108,6 +108,16 @@ def test_a_container_is_ready_when_its_models_are_and_is_stopped_by_name(
     started, stopped = calls(notes)
     assert started == container_command(run)[1:]
     assert stopped == ["stop", "--time", "2", "trtkit-1"]
+
+
+def test_a_containers_models_that_clients_talk_to_leave_before_those_they_call(built: Path, tmp_path: Path) -> None:
+    notes = write_fake(tmp_path, "docker")
+    run = replace(RUN, build=built, backend="reference", standin=built / "launch" / "b", endpoints=free_endpoints())
+    with ContainerServer(run, ServerOptions(drain_s=2), {"PATH": str(tmp_path)}):
+        pass
+    unloaded = [model for action, model in actions(notes) if action == "unload"]
+    assert set(unloaded) == set(MODELS)
+    assert set(unloaded[:2]) == {"ensemble", "tensorrt_llm_bls"}
 
 
 def test_a_container_that_does_not_start_shows_why(built: Path, tmp_path: Path) -> None:

@@ -18,9 +18,8 @@ INSTALLATION = TritonInstallation(
 )
 
 
-def command(**options: float) -> list[str]:
-    folders = ServerFolders(Path("/b"))
-    return server_command(INSTALLATION, folders, Endpoints(1, 2, 3), "prefix-", ServerOptions(**options))
+def command() -> list[str]:
+    return server_command(INSTALLATION, ServerFolders(Path("/b")), Endpoints(1, 2, 3), "prefix-")
 
 
 def test_models_load_one_by_one_from_strict_configs() -> None:
@@ -40,8 +39,8 @@ def test_ports_addresses_and_folders_are_the_builds() -> None:
     assert expected <= set(command())
 
 
-def test_the_drain_time_becomes_tritons_exit_time_out() -> None:
-    assert "--exit-timeout-secs=7" in command(drain_s=7)
+def test_triton_itself_does_not_wait_for_requests_which_had_their_time_before() -> None:
+    assert "--exit-timeout-secs=1" in command()
 
 
 def test_the_environment_is_made_and_not_inherited() -> None:

@@ -10,13 +10,13 @@ from typing import Any
 class Answer:
     """HTTP status, 0 when nobody answered in time, and Triton's `error` text or the reason.
 
-    document is the JSON object that came, None where the answer was none.
+    document is the JSON that came, None where the answer was none.
     """
 
     status: int
     error: str
     timed_out: bool = False
-    document: dict[str, Any] | None = None
+    document: Any = None
 
 
 class AdminClient:
@@ -37,12 +37,22 @@ class AdminClient:
     def config(self, model: str, timeout_s: float = 10.0) -> dict[str, Any] | None:
         """The config that a loaded model runs with, as JSON; None when the server does not say."""
         answer = self._ask("GET", f"/v2/models/{model}/config", timeout_s)
-        return answer.document if answer.status == 200 else None
+        return answer.document if answer.status == 200 and isinstance(answer.document, dict) else None
 
     def load(self, model: str, timeout_s: float, config_json: str | None = None) -> Answer:
         """Load or reload one model, with its config.pbtxt or with the config given instead."""
         body = {} if config_json is None else {"parameters": {"config": config_json}}
         return self._ask("POST", f"/v2/repository/models/{model}/load", timeout_s, body)
+
+    def unload(self, model: str, timeout_s: float = 5.0) -> Answer:
+        """Begin to unload one model: it takes no new request and goes when those under way are answered."""
+        return self._ask("POST", f"/v2/repository/models/{model}/unload", timeout_s, {})
+
+    def unloading(self, timeout_s: float = 5.0) -> set[str]:
+        """The models that are being unloaded; none where the server does not say."""
+        models = self._ask("POST", "/v2/repository/index", timeout_s, {}).document
+        rows = models if isinstance(models, list) else []
+        return {str(row.get("name")) for row in rows if row.get("state") == "UNLOADING"}
 
     def _ask(self, method: str, path: str, timeout_s: float, body: dict[str, Any] | None = None) -> Answer:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
@@ -64,6 +74,5 @@ def _answer(status: int, body: bytes) -> Answer:
         document = json.loads(body or b"{}")
     except ValueError:
         return Answer(status, body.decode("utf-8", "replace"))
-    if not isinstance(document, dict):
-        return Answer(status, "")
-    return Answer(status, str(document.get("error", "")), document=document)
+    error = document.get("error", "") if isinstance(document, dict) else ""
+    return Answer(status, str(error), document=document)

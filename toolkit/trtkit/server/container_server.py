@@ -14,6 +14,7 @@ from trtkit.progress import OnProgress, Progress, silent
 from trtkit.server.admin import AdminClient
 from trtkit.server.backends import STANDIN_SHIM
 from trtkit.server.container import ContainerRun, container_command, stop_command
+from trtkit.server.drain import drain
 from trtkit.server.endpoints import refuse_busy
 from trtkit.server.launch import ServerFolders, ServerOptions, load_order
 from trtkit.server.log import failure
@@ -45,6 +46,7 @@ class ContainerServer:
         self._on_progress = on_progress
         self._admin = AdminClient(run.endpoints.host, run.endpoints.http_port)
         self._process: subprocess.Popen[bytes] | None = None
+        self._loaded: list[str] = []
         self._stopping = threading.Event()
 
     def __enter__(self) -> Self:
@@ -83,6 +85,7 @@ class ContainerServer:
             if not self._run.on_gpus:
                 self._load(model)
             self._await(functools.partial(self._admin.is_ready, model), f"model {model} was not ready")
+            self._loaded.append(model)
         self._on_progress(Progress("load", len(models), len(models), "models"))
 
     def stop(self) -> None:
@@ -90,6 +93,8 @@ class ContainerServer:
         self._stopping.set()
         if self._process is None or self._process.poll() is not None:
             return
+        if not self._run.on_gpus:  # there the server loads its models itself, and unloads none on request
+            drain(self._admin, self._loaded, self._options.drain_s)
         command = stop_command(self._run, self._options)
         stopping = start_process(command, self._environment, self._run.build, self.folders.log)
         with contextlib.suppress(subprocess.TimeoutExpired):

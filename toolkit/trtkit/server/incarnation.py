@@ -7,9 +7,10 @@ from pathlib import Path
 from trtkit.errors import ServerError
 from trtkit.progress import OnProgress, Progress
 from trtkit.server.admin import AdminClient
+from trtkit.server.drain import drain
 from trtkit.server.endpoints import Endpoints
 from trtkit.server.guard import Guard
-from trtkit.server.launch import ServerFolders, ServerOptions
+from trtkit.server.launch import EXIT_TIMEOUT_S, ServerFolders, ServerOptions
 from trtkit.server.log import failure, log_size
 from trtkit.server.model_loading import config_override
 from trtkit.server.processes import (
@@ -48,6 +49,7 @@ class Incarnation:
         self._admin = AdminClient(endpoints.host, endpoints.http_port)
         self._repository = folders.repository
         self._log = folders.log
+        self._models: Sequence[str] = ()
         self._stubs: list[Stub] = []
 
     def bring_up(self, models: Sequence[str], options: ServerOptions, on_progress: OnProgress) -> None:
@@ -57,6 +59,7 @@ class Incarnation:
         """
         live = wait_until(lambda: self._has_ended() or self._admin.is_live(), options.live_timeout_s)
         self._refuse_ended()
+        self._models = models
         if not live:
             raise failure(f"the server was not live after {options.live_timeout_s:g} s", self._log)
         for number, model in enumerate(models):
@@ -75,8 +78,9 @@ class Incarnation:
         """Stop the process, then whatever outlived it. Requests under way have drain_s to finish; 0 kills at once."""
         try:
             if drain_s > 0:
+                drain(self._admin, self._models, drain_s)
                 # The server looks for its end once a second, then waits for stubs; a client's idle stream holds it up.
-                stop_process(self.process, drain_s + 2.0)
+                stop_process(self.process, EXIT_TIMEOUT_S + 2.0)
         finally:
             if self.process.poll() is None:
                 self.process.kill()

@@ -8,6 +8,8 @@ from trtkit.server.endpoints import Endpoints
 from trtkit.server.installation import TritonInstallation
 from trtkit.serving.contract import BLS, DRAFT, ENSEMBLE, POSTPROCESSING, PREPROCESSING, TARGET
 
+# How long Triton waits for requests once it is told to end: what is under way then has had its time.
+EXIT_TIMEOUT_S = 1
 _LOAD_ORDER = (PREPROCESSING, POSTPROCESSING, TARGET, DRAFT, ENSEMBLE, BLS)
 
 
@@ -59,7 +61,6 @@ def server_command(
     folders: ServerFolders,
     endpoints: Endpoints,
     shm_prefix: str,
-    options: ServerOptions,
 ) -> list[str]:
     """The command line of tritonserver: strict configs, and no model until one is asked for.
 
@@ -78,7 +79,7 @@ def server_command(
         f"--grpc-port={endpoints.grpc_port}",
         f"--metrics-port={endpoints.metrics_port}",
         "--allow-gpu-metrics=false",
-        f"--exit-timeout-secs={max(1, round(options.drain_s))}",
+        f"--exit-timeout-secs={EXIT_TIMEOUT_S}",
         f"--backend-config=python,shm-region-prefix-name={shm_prefix}",
     ]
 

@@ -141,7 +141,7 @@ class TritonServer:
 
     def _spawn(self, installation: TritonInstallation) -> Incarnation:
         shm_prefix = f"trtkit-{secrets.token_hex(6)}-"
-        command = server_command(installation, self.folders, self.endpoints, shm_prefix, self._options)
+        command = server_command(installation, self.folders, self.endpoints, shm_prefix)
         environment = server_environment(installation, self._options)
         guard = Guard(shm_prefix)
         try:

@@ -120,6 +120,19 @@ def test_a_chat_without_a_template_is_refused(llama: Path) -> None:
         PromptEncoder.load(llama).encode(Prompt("c", "chat", messages=(("user", "hi"),)))
 
 
+@pytest.mark.parametrize(
+    "template",
+    ["{{ raise_exception('no') }}", "{{ messages[9]['role'] }}", "{% for x in %}", "{{ 1 / 0 }}", "{{ 1 + 'a' }}"],
+)
+def test_a_chat_that_the_template_refuses_is_refused_with_its_reason(template: str, tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "chat", tokenizer=True)
+    write_json(
+        folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template}
+    )
+    with pytest.raises(RequestError, match="c: the chat template refuses these messages"):
+        PromptEncoder.load(folder).encode(Prompt("c", "chat", messages=(("user", "hi"),)))
+
+
 def request(folder: Path, *prompts: Prompt, **changes: Any) -> RecordRequest:
     values: dict[str, Any] = {"end_ids": (2,), "max_new_tokens": 4, "max_input_len": 12}
     return RecordRequest("tiny", folder, "d1", prompts, **{**values, **changes})

@@ -1,5 +1,6 @@
 """Shipped suites and users' prompt files."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,19 @@ def test_a_line_separator_inside_a_json_string_ends_no_prompt(tmp_path: Path) ->
     assert [prompt.text for prompt in read_prompts(path)] == ["a\u2028b"]
 
 
+def test_marks_and_line_ends_of_other_systems_are_no_part_of_a_prompt(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
+    (tmp_path / "mine.JSONL").write_bytes(b'\xef\xbb\xbf{"text": "one"}\r\n')
+    assert [prompt.text for prompt in read_prompts(tmp_path / "mine.txt")] == ["one", "two"]
+    assert [prompt.text for prompt in read_prompts(tmp_path / "mine.JSONL")] == ["one"]
+
+
+def test_only_a_line_end_ends_a_prompt_of_a_text_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.txt"
+    path.write_text("a\x0cb\u2028c\x85d\ne\n", encoding="utf-8")
+    assert [prompt.text for prompt in read_prompts(path)] == ["a\x0cb\u2028c\x85d", "e"]
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -54,6 +68,14 @@ def test_a_line_separator_inside_a_json_string_ends_no_prompt(tmp_path: Path) ->
         ('{"messages": [{"role": "user"}]}', "content"),
         ('{"text": 5}', "not a string"),
         ("[1]", "not a prompt"),
+        ("[" * 100_000, "not a prompt"),
+        ('{"messages": {"role": "user"}}', "is a list"),
+        ('{"messages": ["hi"]}', "is a list"),
+        (r'{"text": "\ud800"}', "surrogates not allowed"),
+        (r'{"name": "a\ud800", "text": "a"}', "surrogates not allowed"),
+        (r'{"name": "a\u0000", "text": "a"}', "control characters"),
+        (r'{"name": "a\nb", "text": "a"}', "control characters"),
+        (r'{"group": "a\u001bb", "text": "a"}', "control characters"),
         ('{"name": "x", "text": "a"}\n{"name": "x", "text": "b"}', "two prompts are named x"),
     ],
 )
@@ -62,6 +84,12 @@ def test_a_file_that_holds_no_prompts_is_refused(content: str, said: str, tmp_pa
     path.write_text(content, encoding="utf-8")
     with pytest.raises(InputError, match=said):
         read_prompts(path)
+
+
+def test_names_may_be_of_any_script_and_hold_any_symbol(tmp_path: Path) -> None:
+    path, name = tmp_path / "mine.jsonl", "\U0001f468\u200d\U0001f469 | <b> \u05d0\u202e [/red] `"
+    path.write_text(json.dumps({"name": name, "text": "a"}))
+    assert [prompt.name for prompt in read_prompts(path)] == [name]
 
 
 def test_a_missing_file_is_refused_with_its_name(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import jinja2
 import transformers
 
 from trtkit.errors import CheckpointError, RequestError
@@ -41,7 +42,8 @@ class PromptEncoder:
     def encode(self, prompt: Prompt) -> EncodedPrompt:
         """Render the chat template where there are messages, and tokenize as the checkpoint's tokenizer does.
 
-        Raises RequestError for chat messages without a chat template, and for a prompt without tokens.
+        Raises RequestError for chat messages without a chat template, or that it refuses, and for a prompt without
+        tokens.
         """
         if prompt.text is not None:
             text, prompt_ids = prompt.text, self._tokenizer(prompt.text)["input_ids"]
@@ -58,4 +60,10 @@ class PromptEncoder:
                 f"{prompt.name} is a chat, and the tokenizer has no chat template", 'give "text" instead of "messages"'
             )
         messages = [{"role": role, "content": content} for role, content in prompt.messages]
-        return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        try:
+            return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
+            raise RequestError(
+                f"{prompt.name}: the chat template refuses these messages: {error}",
+                'give other roles or contents, or "text" instead of "messages"',
+            ) from None

@@ -185,7 +185,22 @@ def test_an_impossible_search_is_refused(make_engine: MakeEngine, changes: dict[
     front.submit(ask((1, 2)))
     with pytest.raises(RequestError, match="already in flight"):
         front.submit(ask((1, 2)))
+    with pytest.raises(RequestError, match="already in flight"):
+        front.submit(replace(ask((1, 2)), beam=None))
     assert len(drain(front)) == 1
+    front.submit(replace(ask((1, 2)), beam=None))
+    with pytest.raises(RequestError, match="already in flight"):
+        front.submit(ask((1, 2)))
+
+
+def test_the_logits_of_a_prompt_come_with_its_beams(make_engine: MakeEngine, make_prompt: MakePrompt) -> None:
+    returns = Returns(context_logits=True)
+    request = ask(make_prompt(40), returns=returns)
+    front = BeamEngine(make_engine())
+    front.submit(request)
+    [output] = drain(front)
+    alone = make_engine().generate(replace(request, beam=None, returns=returns))
+    np.testing.assert_array_equal(output.context_logits, alone[0].context_logits)
 
 
 def test_the_engine_itself_refuses_beams(make_engine: MakeEngine) -> None:

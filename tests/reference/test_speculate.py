@@ -235,6 +235,48 @@ def test_the_target_must_be_idle(make_engine: MakeEngine, make_prompt: MakePromp
         speculate(engine, PromptLookup(), [(request, FixedDraftLength(2))])
 
 
+def test_a_draft_engine_that_answers_others_is_refused_and_the_target_stays_free(
+    make_engine: MakeEngine, make_prompt: MakePrompt
+) -> None:
+    target, draft, request = make_engine(), make_engine(), GenerationRequest("a", make_prompt(5), 6)
+    draft.submit(request)
+    with pytest.raises(RequestError, match="REQ-BUSY"):
+        speculate(target, EngineProposer(draft, 97), [(request, FixedDraftLength(2))])
+    with pytest.raises(RequestError, match="REQ-BUSY"):
+        speculate(target, EngineProposer(target, 97), [(request, FixedDraftLength(2))])
+    assert plain(target, request) == plain(make_engine(), request)
+
+
+@pytest.mark.parametrize("who", ["target", "draft", "alone"])
+def test_who_interrupts_an_answer_may_ask_the_next(
+    make_engine: MakeEngine, make_prompt: MakePrompt, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    engines = {"target": make_engine(), "draft": make_engine(), "alone": make_engine()}
+    request, proposer = GenerationRequest("a", make_prompt(50), 9), EngineProposer(engines["draft"], 97)
+
+    def answer() -> tuple[int, ...]:
+        if who == "alone":
+            return plain(engines[who], request)
+        return speculate(engines["target"], proposer, [(request, FixedDraftLength(2))])[0].token_ids
+
+    expected, interrupted = answer(), engines[who]
+    step, num_steps = interrupted.step, 0
+
+    def interrupt() -> list[StepOutput]:
+        nonlocal num_steps
+        num_steps += 1
+        if num_steps == 2:
+            raise KeyboardInterrupt
+        return step()
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(interrupted, "step", interrupt)
+        answer()
+    interrupted.check()
+    assert interrupted.num_free_blocks == interrupted.num_blocks
+    assert answer() == expected
+
+
 def test_scores_come_with_the_tokens_of_every_step(make_engine: MakeEngine, make_prompt: MakePrompt) -> None:
     request = GenerationRequest("a", make_prompt(9), 8, returns=Returns(log_probs=True, generation_logits=True))
     outputs = make_engine().generate(request)

@@ -20,6 +20,7 @@ class _Search:
     request: GenerationRequest
     beams: BeamSearch
     inner_ids: tuple[str, ...] = ()
+    context_logits: FloatArray | None = None
     logits: dict[int, FloatArray] = field(default_factory=dict)
     num_steps: int = 0
     num_reused: int = 0
@@ -44,6 +45,10 @@ class BeamEngine:
 
         Raises RequestError when it can never be answered.
         """
+        if request.request_id in self._searches:
+            raise RequestError(
+                f"request id {request.request_id!r} is already in flight", "use another id", code="REQ-DUPLICATE"
+            )
         if request.beam is None:
             self._engine.submit(request)
             return
@@ -51,10 +56,6 @@ class BeamEngine:
         if request.draft_ids:
             raise RequestError("beam search takes no drafts", "leave the draft or the beams out", code="REQ-BEAM")
         self._engine.validate(replace(request, beam=None))
-        if request.request_id in self._searches:
-            raise RequestError(
-                f"request id {request.request_id!r} is already in flight", "use another id", code="REQ-DUPLICATE"
-            )
         self._searches[request.request_id] = _Search(request, BeamSearch(request))
         self._submit_beams(self._searches[request.request_id])
 
@@ -82,16 +83,15 @@ class BeamEngine:
     def _submit_beams(self, search: _Search) -> None:
         search.num_steps += 1
         search.logits = {}
-        name = search.request.request_id
+        name, wants_context = search.request.request_id, search.request.returns.context_logits
+        returns = Returns(generation_logits=True, context_logits=wants_context and search.num_steps == 1)
         search.inner_ids = tuple(
             f"{_INNER}{name} {search.num_steps} {number}" for number in range(len(search.beams.running))
         )
         for number, (inner_id, beam) in enumerate(zip(search.inner_ids, search.beams.running, strict=True)):
             self._owners[inner_id] = (name, number)
             prompt_ids = (*search.request.prompt_ids, *beam.token_ids)
-            self._engine.submit(
-                GenerationRequest(inner_id, prompt_ids, 1, SamplingParams(), returns=Returns(generation_logits=True))
-            )
+            self._engine.submit(GenerationRequest(inner_id, prompt_ids, 1, SamplingParams(), returns=returns))
 
     def _take(self, search: _Search, number: int, output: StepOutput) -> None:
         """Note one beam's logits; with the last of them, advance the search."""
@@ -101,7 +101,7 @@ class BeamEngine:
             return
         assert output.generation_logits is not None
         if search.num_steps == 1:
-            search.num_reused = output.num_reused_tokens
+            search.num_reused, search.context_logits = output.num_reused_tokens, output.context_logits
         search.logits[number] = output.generation_logits[0]
         if len(search.logits) < len(search.beams.running):
             return
@@ -137,6 +137,7 @@ def _report(search: _Search, output: StepOutput) -> StepOutput:
         request_id=search.request.request_id,
         num_prompt_tokens=len(search.request.prompt_ids),
         num_reused_tokens=search.num_reused,
+        context_logits=search.context_logits,
     )
 
 

@@ -116,6 +116,16 @@ def speculate(
     if target.has_work:
         raise RequestError("the engine is answering other requests", "use an engine of its own", code="REQ-BUSY")
     running = [_Running(replace(request, request_id=str(i)), length) for i, (request, length) in enumerate(requests)]
+    try:
+        _run(target, proposer, running, clock_ns)
+    except BaseException:
+        target.drop_all()
+        raise
+    return [each.answer() for each in running]
+
+
+def _run(target: Engine, proposer: Proposer, running: list[_Running], clock_ns: Callable[[], int]) -> None:
+    """Draft and step until every answer has ended."""
     while any(each.finish_reason is None for each in running):
         _draft(target, proposer, [each for each in running if each.is_due and each.finish_reason is None], clock_ns)
         started_ns = clock_ns()
@@ -124,7 +134,6 @@ def speculate(
         for output in outputs:
             if (each := running[int(output.request_id)]).finish_reason is None:
                 each.take(output, elapsed_ns)
-    return [each.answer() for each in running]
 
 
 def _draft(target: Engine, proposer: Proposer, due: list[_Running], clock_ns: Callable[[], int]) -> None:

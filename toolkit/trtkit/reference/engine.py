@@ -104,7 +104,7 @@ class Engine:
         return bool(self._cancelled) or self._scheduler.has_work
 
     def validate(self, request: GenerationRequest) -> None:
-        """Raise RequestError when the request can never be answered."""
+        """Raise RequestError when the request can never be answered, or its id is in flight."""
         check_request(request, self._limits)
         tables, num_tokens = self._scheduler.tables, len(request.prompt_ids) + request.max_new_tokens
         if tables.max_blocks(num_tokens) > tables.pool.num_blocks:
@@ -114,6 +114,10 @@ class Engine:
                 "shorten the prompt, ask for fewer tokens, or give the cache more blocks",
                 code="REQ-CACHE",
             )
+        if self._scheduler.knows(request.request_id):
+            raise RequestError(
+                f"request id {request.request_id!r} is already in flight", "use another id", code="REQ-DUPLICATE"
+            )
 
     def submit(self, request: GenerationRequest) -> None:
         """Queue a request; its outputs come from the following steps.
@@ -121,10 +125,6 @@ class Engine:
         Raises RequestError when it can never be answered; other requests are unaffected.
         """
         self.validate(request)
-        if self._scheduler.knows(request.request_id):
-            raise RequestError(
-                f"request id {request.request_id!r} is already in flight", "use another id", code="REQ-DUPLICATE"
-            )
         self._scheduler.enqueue(request)
 
     def attach_draft(self, request_id: str, draft_ids: tuple[int, ...], draft_logits: FloatArray | None = None) -> None:
@@ -151,6 +151,11 @@ class Engine:
         num_prompt_tokens = len(sequence.request.prompt_ids)
         self._cancelled.append(StepOutput(request_id, (), True, "cancelled", num_prompt_tokens, sequence.num_reused))
         return True
+
+    def drop_all(self) -> None:
+        """Cancel every request without a report: for who was interrupted, and leaves the engine to others."""
+        self._scheduler.cancel_all()
+        self._cancelled.clear()
 
     def step(self) -> list[StepOutput]:
         """One pass: every running sequence advances, waiting ones start while blocks are free.
@@ -187,8 +192,12 @@ class Engine:
             raise RequestError("the engine is answering other requests", "use submit and step", code="REQ-BUSY")
         self.submit(request)
         outputs: list[StepOutput] = []
-        while self.has_work:
-            outputs.extend(self.step())
+        try:
+            while self.has_work:
+                outputs.extend(self.step())
+        except BaseException:
+            self.drop_all()
+            raise
         if outputs[-1].error is not None:
             raise outputs[-1].error
         return outputs

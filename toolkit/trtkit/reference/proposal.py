@@ -52,7 +52,19 @@ class EngineProposer:
         self._with_logits = with_logits
 
     def propose(self, wanted: Sequence[tuple[GenerationRequest, int]]) -> list[Proposal]:
-        """Nothing for a prompt that the draft cannot read: too long, or with a token that only the target knows."""
+        """Nothing for a prompt that the draft cannot read: too long, or with a token that only the target knows.
+
+        Raises RequestError REQ-BUSY when the draft engine is answering others, whose outputs would be lost.
+        """
+        if self._engine.has_work:
+            raise RequestError("the draft engine is answering others", "use an engine of its own", code="REQ-BUSY")
+        try:
+            return self._propose(wanted)
+        except BaseException:
+            self._engine.drop_all()
+            raise
+
+    def _propose(self, wanted: Sequence[tuple[GenerationRequest, int]]) -> list[Proposal]:
         proposals = {str(index): Proposal() for index in range(len(wanted))}
         for index, (request, max_draft_len) in enumerate(wanted):
             asked = self._asked(str(index), request, max_draft_len)

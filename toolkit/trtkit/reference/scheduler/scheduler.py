@@ -111,6 +111,11 @@ class Scheduler:
         self._waiting.remove(waiting)
         return waiting
 
+    def cancel_all(self) -> None:
+        """Forget all requests, and free their blocks."""
+        for sequence in [*self._running.values(), *self._waiting]:
+            self.cancel(sequence.request.request_id)
+
     def check(self) -> None:
         """Raise AssertionError when blocks and sequences do not fit each other."""
         self.tables.check(sequence.blocks for sequence in self._running.values())

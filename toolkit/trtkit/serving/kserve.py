@@ -225,9 +225,12 @@ def array_of(outputs: Outputs, name: str) -> Array:
 
 
 def tokens_of(outputs: Outputs) -> tuple[int, ...]:
-    """The token ids of a response of one row. Raises ServerError when a foreign model sends something else."""
+    """The token ids of a response of one row. Raises ServerError when a foreign model sends something else.
+
+    An empty list has no type over HTTP.
+    """
     array = array_of(outputs, "output_ids")
-    if array.dtype.kind not in "iu":
+    if array.size and array.dtype.kind not in "iu":
         raise ServerError("the answer's output_ids are no whole numbers", _FIX_CONTRACT, code="CLIENT-CONTRACT")
     return tuple(array.reshape(-1).tolist())
 

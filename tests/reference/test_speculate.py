@@ -215,6 +215,16 @@ def test_draft_logits_need_one_row_for_each_token(make_engine: MakeEngine, make_
     assert len(plain(engine, request)) == 6
 
 
+def test_a_draft_that_had_no_allowed_token_costs_the_target_nothing(
+    make_engine: MakeEngine, make_prompt: MakePrompt
+) -> None:
+    request = GenerationRequest("a", make_prompt(9), 6, bad_words=((5,),))
+    only_five = np.where(np.arange(97) == 5, 0, -np.inf).astype(np.float32)[None]
+    assert plain(make_engine(), replace(request, draft_ids=(5,), draft_logits=only_five)) == plain(
+        make_engine(), request
+    )
+
+
 def test_a_draft_is_attached_only_to_a_request_that_decodes(make_engine: MakeEngine, make_prompt: MakePrompt) -> None:
     engine = make_engine()
     with pytest.raises(RequestError, match="REQ-DRAFT"):

@@ -11,7 +11,7 @@ from trtkit.errors import RequestError
 from trtkit.reference.request import FloatArray
 from trtkit.reference.sampling.noise import Purpose, uniform
 from trtkit.reference.sampling.rejection import accepts, reaches, recover
-from trtkit.reference.sampling.sampler import choose, probabilities
+from trtkit.reference.sampling.sampler import choose, invert, probabilities
 from trtkit.reference.sampling.scores import Past, adjust
 from trtkit.reference.scheduler.sequence import Sequence
 
@@ -101,7 +101,10 @@ class Choices:
         assert sequence.draft_logits is not None
         draft_logits = torch.from_numpy(np.array(sequence.draft_logits[index], np.float32)).to(self._logits.device)
         target = probabilities(adjust(self._logits[row], params, past), params)
-        draft = probabilities(adjust(draft_logits, params, past), params)
+        try:
+            draft = probabilities(adjust(draft_logits, params, past), params)
+        except RequestError:  # it had no token that the request allows, so it drew none; the target's own draw it is
+            return int(invert(target, uniform(params.seed, position, Purpose.RECOVER)))
         token_id = torch.tensor(sequence.draft_ids[index], device=target.device)
         if threshold is None:
             keeps = accepts(target, draft, token_id, uniform(params.seed, position, Purpose.ACCEPT))

@@ -4,6 +4,7 @@ import asyncio
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from trtkit.evaluate.bench import BenchPlan, BenchPrompt, BenchRun, Load, plan_loads, run_bench
@@ -12,6 +13,7 @@ from trtkit.evaluate.endpoint import Arrival, EndpointRequest, Generation
 from trtkit.evaluate.latency import RunStats, spread_of
 from trtkit.evaluate.load import Timer
 from trtkit.evaluate.reports.bench_document import BenchContext, bench_document, run_name
+from trtkit.evaluate.reports.bench_html import bench_html
 from trtkit.evaluate.reports.bench_summary import bench_junit, bench_markdown
 from trtkit.evaluate.speedup import Speedup, recommended_draft_lens, speedups_of
 
@@ -188,6 +190,15 @@ def test_the_summary_page_holds_the_figures_the_advice_and_what_got_worse() -> N
     assert "1 of 3 measures are worse than allowed" in text and "acceptance_rate 0.250, baseline 0.900" in text
 
 
+def test_a_broken_limit_is_in_every_report() -> None:
+    document = document_with_baseline() | {"broken_limits": ["K=2 c=1: ttft_ms 10, at most 5 allowed"]}
+    suite = ElementTree.fromstring(bench_junit(document)).find("testsuite")
+    assert suite is not None and suite.attrib["failures"] == "2"
+    assert suite.find("testcase[@name='limits']/failure").attrib["message"] == document["broken_limits"][0]  # type: ignore[union-attr]
+    assert "- **K=2 c=1: ttft_ms 10, at most 5 allowed**" in bench_markdown(document)
+    assert "K=2 c=1: ttft_ms 10, at most 5 allowed" in bench_html(document)
+
+
 def test_every_measure_of_the_baseline_is_a_junit_case() -> None:
     xml = bench_junit(document_with_baseline())
-    assert 'name="acceptance_rate"' in xml and xml.count("<testcase") == 3 and xml.count("<failure") == 1
+    assert 'name="acceptance_rate"' in xml and xml.count("<testcase") == 4 and xml.count("<failure") == 1

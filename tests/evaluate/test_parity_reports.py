@@ -10,6 +10,7 @@ from trtkit.evaluate.record import SkippedPrompt
 from trtkit.evaluate.reports.junit import parity_junit
 from trtkit.evaluate.reports.markdown import parity_markdown, parity_summary
 from trtkit.evaluate.reports.parity_document import ParityContext, parity_document
+from trtkit.evaluate.reports.parity_html import parity_html
 from trtkit.evaluate.tolerance import NumericProfile
 
 PROFILE = NumericProfile("bfloat16", 2, 16)
@@ -54,7 +55,7 @@ def test_junit_has_one_case_per_request_and_fails_only_the_different_ones() -> N
     suite = ElementTree.fromstring(parity_junit(ALL_VERDICTS)).find("testsuite")
     assert suite is not None
     assert {k: suite.attrib[k] for k in ("tests", "failures", "skipped", "errors")} == {
-        "tests": "5",
+        "tests": "6",
         "failures": "2",
         "skipped": "1",
         "errors": "0",
@@ -69,10 +70,40 @@ def test_junit_names_the_position_the_tokens_and_the_margin() -> None:
     assert "deployed token ids: [9, 9]" in text
 
 
+def test_junit_attaches_the_evidence_to_failures_alone() -> None:
+    suite = ElementTree.fromstring(parity_junit(ALL_VERDICTS, ["out/report.html"])).find("testsuite")
+    assert suite is not None
+    said = {case.attrib["name"]: case.findtext("system-out", "") for case in suite}
+    assert said["p2 draft_len=0 cold"] == "[[ATTACHMENT|out/report.html]]"
+    assert not any("ATTACHMENT" in text for name, text in said.items() if not name.startswith(("p2", "p3")))
+
+
+def test_a_share_that_is_not_kept_is_in_every_report() -> None:
+    broken = {**document((10, 13)), "broken_shares": ["0.00% of the prompts are identical"]}
+    suite = ElementTree.fromstring(parity_junit(broken)).find("testsuite")
+    assert suite is not None and suite.attrib["failures"] == "1"
+    assert suite.find("testcase[@name='shares']/failure").attrib["message"] == broken["broken_shares"][0]  # type: ignore[union-attr]
+    assert "- **0.00% of the prompts are identical**" in parity_markdown(broken)
+    assert "0.00% of the prompts are identical" in parity_html(broken)
+
+
+def test_reports_hold_together_whatever_a_text_says() -> None:
+    hostile = "a\x00\x0bb | c\n<script>alert(1)</script> ]]> \u202e"
+    changed = {**ALL_VERDICTS, "skipped": [{"name": hostile, "reason": hostile}], "command": "trtkit `a`"}
+    suite = ElementTree.fromstring(parity_junit(changed)).find("testsuite")
+    assert suite is not None and suite[-1].attrib["name"].startswith("a\ufffd\ufffdb | c")
+    markdown = parity_markdown(changed)
+    (row,) = [line for line in markdown.splitlines() if "alert" in line]
+    assert row.count("|") - row.count(r"\|") == 3 and "<script" not in markdown
+    assert "Again: `` trtkit `a` ``" in markdown
+    assert "<script" not in parity_html(changed)
+
+
 def test_markdown_lists_every_difference_and_the_command() -> None:
     text = parity_markdown(ALL_VERDICTS)
     assert "different: 1 of 4 prompts identical, 1 near-tie, 2 different (4 requests, 1 prompts left out)" in text
     assert text.count("at token") == 3
+    assert "\n\n| prompt |" in text  # a table that follows a list at once is no table
     assert "`trtkit parity check build/tiny`" in text
     assert r"c has 99 tokens \| too many" in text
 

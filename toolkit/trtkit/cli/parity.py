@@ -178,7 +178,7 @@ def render_samples(document: Mapping[str, Any]) -> Group:
         style = "bold red" if test["decision"] == "different" else "green"
         cells = [str(test[key]) for key in ("draft_len", "position", "num_samples")]
         distances = [f"{test[key]:.3f}" for key in ("distance", "detectable_distance")]
-        table.add_row(test["name"], *cells, Text(f"{test['p_value']:.3g}", style=style), *distances)
+        table.add_row(Text(test["name"]), *cells, Text(f"{test['p_value']:.3g}", style=style), *distances)
     same = document["same_draws"]
     notes = [] if same is None else [Text(f"the same tokens with and without drafts: {same:.1%} of the seeds")]
     used = Text(f"{document['num_samples']} of at most {document['most_samples']} samples were needed")
@@ -207,7 +207,7 @@ def render(document: Mapping[str, Any]) -> Group:
         cases = Text("  ").join(Text(_case_name(case), style=_STYLES[case["verdict"]]) for case in prompt["cases"])
         tokens = str(max(case["num_tokens"] for case in prompt["cases"]))
         reasons = dict.fromkeys(text for case in prompt["cases"] if (text := explain_case(case)))
-        table.add_row(prompt["name"], tokens, cases, Text("\n".join(reasons)))
+        table.add_row(Text(prompt["name"]), tokens, cases, Text("\n".join(reasons)))
     legend = Text.assemble(*((f"{verdict}  ", style) for verdict, style in _STYLES.items()))
     notes = [Text(f"left out {skipped['name']}: {skipped['reason']}") for skipped in document["skipped"]]
     notes += [Text(line) for line in window_lines(document)]

@@ -18,7 +18,7 @@ from trtkit.evaluate.endpoint import Endpoint
 from trtkit.evaluate.libraries import require_oracle_libraries
 from trtkit.evaluate.numerics import GivenFormats, formats_of, numeric_profile
 from trtkit.evaluate.parity import Referee
-from trtkit.evaluate.parity_shares import ParityShares
+from trtkit.evaluate.parity_shares import ParityShares, broken_shares
 from trtkit.evaluate.record import ParityRecord
 from trtkit.evaluate.record_choice import Expectation, PromptChoice, expect_of_build, expect_of_file
 from trtkit.evaluate.reports.junit import parity_junit
@@ -97,6 +97,7 @@ def check_parity(
     if target.build is not None and _replays(target, options) and scope.needs_following(result):
         result = _follow(result, expected, target.build, referee, on_progress)
     document = parity_document(result, _context(target, options, expected, referee, scope))
+    document["broken_shares"] = list(broken_shares(document))
     write_parity_reports(document, _out(target, options))
     return document
 
@@ -129,7 +130,7 @@ def write_parity_reports(document: dict[str, Any], out: Path) -> None:
     """report.json, junit.xml, summary.md and report.html in `out`. Raises BuildError when the disk is full."""
     texts = {
         "report.json": json.dumps(document, indent=1, allow_nan=False) + "\n",
-        "junit.xml": parity_junit(document),
+        "junit.xml": parity_junit(document, [str(out / "report.html"), str(out / "report.json")]),
         "summary.md": parity_markdown(document),
         "report.html": parity_html(document),
     }

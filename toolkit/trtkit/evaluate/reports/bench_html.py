@@ -29,6 +29,8 @@ def _sections(document: Mapping[str, Any]) -> Iterator[str]:
         f"{document['dtype']}, {plan['num_prompts']} prompts a round, {plan['rounds']} rounds, answers of at most "
         f"{plan['max_new_tokens']} tokens, {plan['cache']} prefix cache"
     )
+    for line in document.get("broken_limits", ()):
+        yield paragraph(line, "different")
     for key, title in _FIGURES.items():
         yield heading(title)
         titles = ("run", "", "median", "95 % interval", "p95")

@@ -6,11 +6,12 @@ from xml.etree import ElementTree
 
 from trtkit.evaluate.baseline import measures_of, regression_line
 from trtkit.evaluate.reports.bench_document import run_name
-from trtkit.evaluate.reports.markdown import markdown_table
+from trtkit.evaluate.reports.junit_file import add_case, junit_text
+from trtkit.evaluate.reports.markdown import code_span, markdown_table
 
 
 def bench_markdown(document: Mapping[str, Any]) -> str:
-    """The figures of every run, the advice, what fell below the baseline, and how to do it again."""
+    """The figures of every run, the advice, broken limits, what fell below the baseline, and how to do it again."""
     head = ("run", "TTFT p50 (ms)", "p95", "TPOT p50 (ms)", "p95", "tokens/s", "speed-up", "acceptance")
     factors = {(s["draft_len"], s["concurrency"]): s["factor"] for s in document["speedups"]}
     rows = []
@@ -22,14 +23,15 @@ def bench_markdown(document: Mapping[str, Any]) -> str:
     lines = [f"## Bench of {document['deployment']}", "", *markdown_table(head, rows), ""]
     for concurrency, draft_len in document["recommended_max_draft_len"].items():
         lines.append(f"- concurrency {concurrency}: {f'draft length {draft_len}' if draft_len else 'speculation off'}")
+    lines += [f"- **{line}**" for line in document.get("broken_limits", ())]
     if "baseline" in document:
         lines += ["", f"Baseline `{document['baseline']['file']}`: {_baseline_sentence(document['baseline'])}", ""]
         lines += [f"- {regression_line(each)}" for each in document["baseline"]["regressions"]]
-    return "\n".join([*lines, "", f"Again: `{document['command']}`", ""])
+    return "\n".join([*lines, "", f"Again: {code_span(document['command'])}", ""])
 
 
 def bench_junit(document: Mapping[str, Any]) -> str:
-    """One case per measure that a baseline keeps; those below what it allows are failures, with the figures."""
+    """One case per measure that a baseline keeps, and one for the limits; those below what is allowed are failures."""
     suite = ElementTree.Element("testsuite", {"name": f"trtkit bench {document['deployment']}"})
     failed = {(r["run"], r["measure"]): r for r in document.get("baseline", {}).get("regressions", [])}
     taken = {
@@ -41,12 +43,8 @@ def bench_junit(document: Mapping[str, Any]) -> str:
             ElementTree.SubElement(case, "failure", {"message": regression_line(regression), "type": "regression"})
         else:
             ElementTree.SubElement(case, "system-out").text = f"{taken[run, measure]:.4g}"
-    counts = {"tests": len(suite), "failures": len(failed), "errors": 0, "skipped": 0}
-    suite.attrib.update({name: str(count) for name, count in counts.items()})
-    root = ElementTree.Element("testsuites")
-    root.append(suite)
-    ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+    add_case(suite, "bench", "limits", list(document.get("broken_limits", ())), "limit")
+    return junit_text(suite)
 
 
 def _baseline_sentence(baseline: Mapping[str, Any]) -> str:

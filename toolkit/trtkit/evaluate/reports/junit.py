@@ -1,35 +1,33 @@
 """A parity document as JUnit XML, one case per request, for CI systems. Knows the document, no results behind it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
+from trtkit.evaluate.reports.junit_file import add_case, junit_text
 from trtkit.evaluate.text_answers import UNKNOWN
 
 
-def parity_junit(document: Mapping[str, Any]) -> str:
-    """The XML text. A case of verdict different is a failure; a prompt that was left out is a skipped case."""
+def parity_junit(document: Mapping[str, Any], evidence: Sequence[str] = ()) -> str:
+    """The XML text. A case of verdict different is a failure, with the files of `evidence` attached to it as GitLab and
+    Jenkins read them; a prompt that was left out is a skipped case; the shares are one case."""
     suite = ElementTree.Element("testsuite", {"name": f"trtkit parity {document['deployment']}"})
     for prompt in document["prompts"]:
         for case in prompt["cases"]:
-            _add_case(suite, prompt, case)
+            _add_case(suite, prompt, case, evidence)
     for found in document["diagnosis"]:
         if found["fault"] == "draft-length":  # no request has it: the answers are right
-            element = ElementTree.SubElement(suite, "testcase", {"classname": "parity", "name": "draft-length"})
-            ElementTree.SubElement(element, "failure", {"message": found["evidence"], "type": "draft-length"})
+            add_case(suite, "parity", "draft-length", [found["evidence"]], "draft-length")
+    add_case(suite, "parity", "shares", list(document.get("broken_shares", ())), "shares")
     for left_out in document["skipped"]:
         element = ElementTree.SubElement(suite, "testcase", {"classname": "skipped", "name": left_out["name"]})
         ElementTree.SubElement(element, "skipped", {"message": left_out["reason"]})
-    failures = len(suite.findall("testcase/failure"))
-    counts = {"tests": len(suite), "failures": failures, "errors": 0, "skipped": len(document["skipped"])}
-    suite.attrib.update({name: str(count) for name, count in counts.items()})
-    root = ElementTree.Element("testsuites")
-    root.append(suite)
-    ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+    return junit_text(suite)
 
 
-def _add_case(suite: ElementTree.Element, prompt: Mapping[str, Any], case: Mapping[str, Any]) -> None:
+def _add_case(
+    suite: ElementTree.Element, prompt: Mapping[str, Any], case: Mapping[str, Any], evidence: Sequence[str]
+) -> None:
     name = f"{prompt['name']} draft_len={case['draft_len']} {case['condition']}"
     element = ElementTree.SubElement(suite, "testcase", {"classname": f"parity.{prompt['group']}", "name": name})
     text = explain_case(case)
@@ -38,6 +36,9 @@ def _add_case(suite: ElementTree.Element, prompt: Mapping[str, Any], case: Mappi
     if case["verdict"] == "different":
         failure = ElementTree.SubElement(element, "failure", {"message": text, "type": "different"})
         failure.text = f"deployed token ids: {case['token_ids']}"
+        if evidence:
+            attached = "\n".join(f"[[ATTACHMENT|{path}]]" for path in evidence)
+            ElementTree.SubElement(element, "system-out").text = attached
     else:
         ElementTree.SubElement(element, "system-out").text = f"{case['verdict']}: {text}"
 

@@ -1,5 +1,6 @@
 """A parity document as Markdown, for the summary page of a CI job. Knows the document, no results behind it."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,8 +10,9 @@ from trtkit.evaluate.reports.junit import explain_case
 def parity_markdown(document: Mapping[str, Any]) -> str:
     """Verdict, counts, every divergence, and how to do it again."""
     lines = [f"## Parity of {document['deployment']}: {document['verdict']}", "", parity_summary(document), ""]
-    lines += [f"- **{line}**" for line in diagnosis_lines(document)]
+    lines += [f"- **{line}**" for line in [*diagnosis_lines(document), *document.get("broken_shares", ())]]
     lines += [f"- {line}" for line in window_lines(document)]
+    lines.append("")  # else the table below is text of the last line
     differences = [
         (prompt["name"], case["draft_len"], case["condition"], case["verdict"], text)
         for prompt in document["prompts"]
@@ -24,7 +26,7 @@ def parity_markdown(document: Mapping[str, Any]) -> str:
         ]
     if document["skipped"]:
         lines += [*markdown_table(("left out", "why"), ((s["name"], s["reason"]) for s in document["skipped"])), ""]
-    lines += [f"Tolerance: `{document['tolerance']['formula']}`", "", f"Again: `{document['command']}`", ""]
+    lines += [f"Tolerance: `{document['tolerance']['formula']}`", "", f"Again: {code_span(document['command'])}", ""]
     return "\n".join(lines)
 
 
@@ -57,9 +59,19 @@ def diagnosis_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """The lines of a table."""
-    cells = ([str(value).replace("|", "\\|") for value in row] for row in rows)
+    """The lines of a table; what a cell says stays in it, and is no markup."""
+    cells = ([_cell(str(value)) for value in row] for row in rows)
     return [_row(head), _row(["---"] * len(head)), *(_row(row) for row in cells)]
+
+
+def code_span(text: str) -> str:
+    """Text as code, whatever backticks it has."""
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{fence}{text}{fence}" if len(fence) == 1 else f"{fence} {text} {fence}"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.splitlines()).replace("|", "\\|").replace("<", "&lt;")
 
 
 def _row(cells: Sequence[str]) -> str:

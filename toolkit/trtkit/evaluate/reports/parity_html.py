@@ -16,7 +16,7 @@ def parity_html(document: Mapping[str, Any]) -> str:
 def _parity_sections(document: Mapping[str, Any]) -> Iterator[str]:
     yield heading(f"Parity of {document['deployment']}", 1)
     yield paragraph(parity_summary(document), document["verdict"])
-    for line in diagnosis_lines(document):
+    for line in [*diagnosis_lines(document), *document.get("broken_shares", ())]:
         yield paragraph(line, "different")
     yield heading("Where answers part")
     yield paragraph("One bar per request: tokens that agree, then what follows a near-tie or a difference.", "muted")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from deployed_tiny import change_weights, deployed_tiny
 from trtkit.builds import Build
+from trtkit.errors import InputError
 from trtkit.evaluate.assertions import assert_parity
 from trtkit.evaluate.latency_limits import LatencyLimits, broken_limits
 from trtkit.evaluate.record_choice import PromptChoice
@@ -112,9 +113,17 @@ def test_without_a_build_a_users_tests_are_skipped(tmp_path: Path) -> None:
     assert done.returncode == 0 and "2 skipped" in done.stdout, done.stdout
 
 
-def test_too_few_identical_prompts_fail_with_the_shares(build: Build) -> None:
-    with pytest.raises(AssertionError, match="at least 200% are asked for"):
-        assert_parity(build, CHOICE, min_identical=2.0, in_process=True)
+@pytest.mark.parametrize("share", [float("nan"), -0.1, 60.0])
+def test_a_share_that_is_none_is_refused(share: float, build: Build) -> None:
+    for name in ("min_identical", "max_near_tie"):
+        with pytest.raises(InputError, match=f"{name} is {share}, a share is between 0 and 1"):
+            assert_parity(build, CHOICE, **{name: share}, in_process=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("limit", [float("nan"), float("inf"), -1.0])
+def test_a_limit_that_limits_nothing_is_refused(limit: float) -> None:
+    with pytest.raises(InputError, match=f"max_ttft_ms is {limit}, which limits nothing"):
+        LatencyLimits(max_ttft_ms=limit)
 
 
 def test_a_difference_fails_with_the_report(build: Build) -> None:

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from trtkit.errors import DifferenceError, InputError
 from trtkit.evaluate.baseline import DEFAULT_TOLERANCES, baseline_of, compare, measures_of, read_baseline
-from trtkit.evaluate.bench_run import refuse_regression, write_baseline
+from trtkit.evaluate.bench_run import BenchOptions, bench_deployment, refuse_regression, write_baseline
+from trtkit.evaluate.deployment import Target
+from trtkit.evaluate.record_choice import PromptChoice
 
 
 def run(mode: str, draft_len: int, tokens_per_s: float, acceptance: float | None = None) -> dict[str, Any]:
@@ -122,3 +124,36 @@ def test_a_file_that_is_no_baseline_is_refused(content: str, tmp_path: Path) -> 
 def test_a_missing_baseline_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--update-baseline"):
         read_baseline(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"runs": {}}, "no measure"),
+        ({"runs": {"a": {}}}, "no measure"),
+        ({"runs": {"a": {"speedup": float("nan")}}}, "speedup is nan"),
+        ({"runs": {"a": {"speedup": "1.5"}}}, "speedup is '1.5'"),
+        ({"runs": {"a": {"speedup": None}}}, "speedup is None"),
+        ({"runs": {"a": {"speed": 1.5}}}, "no tolerance for speed"),
+        ({"runs": 5}, "AttributeError"),
+        ({"tolerances": {"speedup": float("nan")}}, "tolerance nan"),
+        ({"tolerances": {"speedup": "x"}}, "tolerance 'x'"),
+        ({"tolerances": {"speedup": 25}}, "tolerance 25"),
+        ({"tolerances": {"speedup": -1}}, "tolerance -1"),
+    ],
+)
+def test_a_baseline_that_would_hold_a_bench_to_nothing_is_refused(
+    changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "baseline.json"
+    path.write_text(json.dumps({**BASELINE, **changes}))
+    with pytest.raises(InputError, match=said):
+        read_baseline(path)
+
+
+def test_a_damaged_baseline_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    path = tmp_path / "baseline.json"
+    path.write_text("{")
+    options = BenchOptions(PromptChoice(), draft_lens=(1,), baseline=path, update_baseline=True)
+    with pytest.raises(InputError, match="correct or remove it"):
+        bench_deployment(Target("nobody", address="127.0.0.1:1"), options)

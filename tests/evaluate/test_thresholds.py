@@ -13,7 +13,7 @@ from trtkit.cli.main import cli
 from trtkit.errors import DifferenceError
 from trtkit.evaluate.assertions import assert_parity
 from trtkit.evaluate.latency_limits import LatencyLimits, refuse_slowness
-from trtkit.evaluate.parity_shares import ParityShares, refuse_difference
+from trtkit.evaluate.parity_shares import ParityShares, broken_shares, refuse_difference
 from trtkit.evaluate.record_choice import PromptChoice, record_build
 
 
@@ -41,7 +41,8 @@ def configure(build: Build, **verification: float) -> Build:
 def report(identical: int, near_tie: int, **shares: float) -> dict[str, Any]:
     counts = {"identical": identical, "near_tie": near_tie, "different": 0}
     given = {"min_identical": 0.0, "max_near_tie": 1.0} | shares
-    return {"verdict": "near-tie", **counts, "prompts": [None] * (identical + near_tie), "shares": given}
+    document = {"verdict": "near-tie", **counts, "prompts": [None] * (identical + near_tie), "shares": given}
+    return {**document, "broken_shares": list(broken_shares(document))}
 
 
 @pytest.mark.parametrize("shares", [{}, {"min_identical": 0.75}, {"max_near_tie": 0.25}])
@@ -52,8 +53,8 @@ def test_shares_that_are_kept_pass(shares: dict[str, float]) -> None:
 @pytest.mark.parametrize(
     ("shares", "said"),
     [
-        ({"min_identical": 0.8}, "75% of the prompts are identical, at least 80% are asked for"),
-        ({"max_near_tie": 0.2}, "25% of the prompts are near-ties, at most 20% are allowed"),
+        ({"min_identical": 0.8}, r"75\.00% of the prompts are identical, at least 80\.00% are asked for"),
+        ({"max_near_tie": 0.2}, r"25\.00% of the prompts are near-ties, at most 20\.00% are allowed"),
     ],
 )
 def test_a_share_that_is_not_kept_is_named(shares: dict[str, float], said: str) -> None:

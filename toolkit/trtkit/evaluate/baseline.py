@@ -1,6 +1,7 @@
 """A bench held against an earlier one, by ratios that carry over between machines. Pure but for reading the file."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -101,10 +102,10 @@ def read_baseline(path: Path) -> dict[str, Any]:
             code="BASELINE",
             where=str(path),
         ) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"not a bench baseline: {type(error).__name__} {error}",
-            "make a new one with --update-baseline",
+            "correct or remove it, and make a new one with --update-baseline",
             code="BASELINE",
             where=str(path),
         ) from None
@@ -114,11 +115,21 @@ def read_baseline(path: Path) -> dict[str, Any]:
 def _validate(baseline: Mapping[str, Any]) -> None:
     if baseline["schema"] != SCHEMA:
         raise ValueError(f"schema {baseline['schema']!r}, this version reads {SCHEMA!r}")
-    for run, measures in baseline["runs"].items():
-        for measure, value in measures.items():
-            if measure not in baseline["tolerances"]:
-                raise ValueError(f"{run}: no tolerance for {measure}")
-            float(value)
+    values = [(run, *item) for run, measures in baseline["runs"].items() for item in measures.items()]
+    if not values:
+        raise ValueError("it holds no measure, so every bench would pass")
+    for measure, tolerance in baseline["tolerances"].items():
+        if not (_is_number(tolerance) and 0 <= tolerance < 1):
+            raise ValueError(f"tolerance {tolerance!r} of {measure} is no share that may be lost")
+    for run, measure, value in values:
+        if measure not in baseline["tolerances"]:
+            raise ValueError(f"{run}: no tolerance for {measure}")
+        if not _is_number(value):
+            raise ValueError(f"{run}: {measure} is {value!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def compare(document: Mapping[str, Any], baseline: Mapping[str, Any]) -> dict[str, Any]:

@@ -73,20 +73,27 @@ def bench_deployment(
     """
     _refuse_unfit(target, options)
     baseline_path = _baseline_path(target, options)
-    standing = read_baseline(baseline_path) if baseline_path and not options.update_baseline else None
+    standing = _standing_baseline(baseline_path, options)
     plan = _plan(target, options)
     with open_address(target, on_progress) as address:
         runs = asyncio.run(_run(target, address, plan, Timer(clock_ns), on_progress))
     document = bench_document(runs, plan, _context(target, options))
     limits = options.limits.over(target.build)
     document |= {"limits": asdict(limits), "broken_limits": list(broken_limits(document, limits))}
-    if standing is not None:
+    if standing is not None and not options.update_baseline:
         document["baseline"] = {"file": str(baseline_path), **compare(document, standing)}
     out = options.out or (target.build.folder / "bench" if target.build is not None else Path("bench"))
     _write(document, plan, out, plot=options.plot)
     if baseline_path and options.update_baseline:
         write_baseline(baseline_path, document)
     return document
+
+
+def _standing_baseline(path: Path | None, options: BenchOptions) -> dict[str, Any] | None:
+    """The baseline to compare with, or the one to be made again; read before anything is measured."""
+    if path is None or (options.update_baseline and not path.exists()):
+        return None
+    return read_baseline(path)
 
 
 def write_baseline(path: Path, document: dict[str, Any]) -> None:

@@ -1,11 +1,12 @@
 """What a bench must keep, in absolute figures: by the build's YAML, and by what overrides it. Measures nothing."""
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 from trtkit.builds import Build
-from trtkit.errors import DifferenceError
+from trtkit.errors import DifferenceError, InputError
 from trtkit.evaluate.reports.bench_document import run_name
 
 
@@ -17,6 +18,12 @@ class LatencyLimits:
     max_tpot_ms: float | None = None
     min_speedup: float | None = None
     min_acceptance_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise InputError for what is no limit: nothing is above not-a-number, so it would pass as kept."""
+        for name, value in asdict(self).items():
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise InputError(f"{name} is {value}, which limits nothing", "give a number from 0", code="LIMIT")
 
     def over(self, build: Build | None) -> Self:
         """These limits, and those of the build's YAML where none is given here."""

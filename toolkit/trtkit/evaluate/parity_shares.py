@@ -1,11 +1,11 @@
 """What a parity report must show to pass: nothing different, and shares of the prompts. Judges no answer."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from trtkit.builds import Build
-from trtkit.errors import DifferenceError
+from trtkit.errors import DifferenceError, InputError
 from trtkit.evaluate.reports.markdown import diagnosis_lines, parity_summary
 
 
@@ -15,6 +15,12 @@ class ParityShares:
 
     min_identical: float | None = None
     max_near_tie: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise InputError for what is no share: nothing is below not-a-number, so it would pass as kept."""
+        for name, value in asdict(self).items():
+            if value is not None and not 0 <= value <= 1:
+                raise InputError(f"{name} is {value}, a share is between 0 and 1", "give 0.9 for 90 %", code="LIMIT")
 
     def of(self, build: Build | None) -> dict[str, float]:
         """The shares that hold for this build, or for a server without one."""
@@ -37,14 +43,18 @@ def refuse_difference(document: Mapping[str, Any]) -> None:
             "are repeated or have a draft length",
             code="PARITY",
         )
+    if document["broken_shares"]:
+        raise DifferenceError(
+            "\n".join(document["broken_shares"]), "serve a finer dtype, or ask for less", code="PARITY-SHARE"
+        )
+
+
+def broken_shares(document: Mapping[str, Any]) -> Iterator[str]:
+    """One line for each share of a parity report that is not kept."""
     shares, num_prompts = document["shares"], len(document["prompts"])
     identical, near_tie = (document[key] / num_prompts for key in ("identical", "near_tie"))
-    broken = []
-    if identical < shares["min_identical"]:
-        broken.append(
-            f"{identical:.0%} of the prompts are identical, at least {shares['min_identical']:.0%} are asked for"
-        )
-    if near_tie > shares["max_near_tie"]:
-        broken.append(f"{near_tie:.0%} of the prompts are near-ties, at most {shares['max_near_tie']:.0%} are allowed")
-    if broken:
-        raise DifferenceError("\n".join(broken), "serve a finer dtype, or ask for less", code="PARITY-SHARE")
+    least, most = shares["min_identical"], shares["max_near_tie"]
+    if identical < least:
+        yield f"{identical:.2%} of the prompts are identical, at least {least:.2%} are asked for"
+    if near_tie > most:
+        yield f"{near_tie:.2%} of the prompts are near-ties, at most {most:.2%} are allowed"

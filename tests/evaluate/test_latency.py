@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from trtkit.evaluate.endpoint import Answered, Arrival, EndpointRequest, Generation
-from trtkit.evaluate.latency import percentile, spread_of, summarize_run, timing_of
+from trtkit.evaluate.latency import percentile, percentile_interval, spread_of, summarize_run, timing_of
 
 MS = 1_000_000
 
@@ -99,13 +99,26 @@ def test_a_whole_answer_says_nothing_about_positions() -> None:
     assert (stats.acceptance_rate, stats.acceptance_by_position) == (5 / 6, None)
 
 
-def test_the_interval_of_a_median_holds_the_true_one_in_most_samples() -> None:
+@pytest.mark.parametrize(
+    ("percent", "num_values", "least"), [(50, 8, 0.86), (50, 16, 0.91), (50, 40, 0.91), (95, 80, 0.85), (95, 160, 0.89)]
+)
+def test_the_interval_of_a_percentile_holds_the_true_one_in_most_samples(
+    percent: float, num_values: int, least: float
+) -> None:
+    """95 % nominal; the percentile bootstrap falls short of it for few values."""
     rng = np.random.default_rng(0)
-    hits = 0
-    for _ in range(200):
-        low, high = spread_of(rng.exponential(10.0, size=40).tolist()).p50_interval
-        hits += low <= 10.0 * np.log(2) <= high
-    assert hits >= 180  # 95 % nominal; the percentile bootstrap of a median of 40 keeps it nearly
+    true, hits = -10.0 * np.log(1 - percent / 100), 0
+    for _ in range(400):
+        bounds = percentile_interval(rng.exponential(10.0, size=num_values).tolist(), percent)
+        assert bounds is not None
+        hits += bounds[0] <= true <= bounds[1]
+    assert hits >= least * 400
+
+
+def test_a_percentile_that_all_values_may_lie_below_has_no_interval() -> None:
+    assert [percentile_interval(range(n), 95) is None for n in (1, 16, 71, 72)] == [True, True, True, False]
+    assert [percentile_interval(range(n), 50) is None for n in (5, 6)] == [True, False]
+    assert spread_of([1.0, 2.0]).p50_interval is None
 
 
 def test_throughput_has_an_interval_around_it_that_more_requests_narrow() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trtkit.evaluate.acceptance_figures import acceptance_of
-from trtkit.evaluate.bootstrap import Interval, interval_of, percentile_statistic, ratio_interval
+from trtkit.evaluate.bootstrap import CONFIDENCE, Interval, interval_of, percentile_statistic, ratio_interval
 from trtkit.evaluate.endpoint import Answered, Generation
 
 _NS_PER_MS = 1e6
@@ -27,7 +27,8 @@ class RequestTiming:
 class Spread:
     """How values are distributed.
 
-    The intervals hold the population's percentile with 95 % confidence (bootstrap over requests). quantiles are the
+    The intervals hold the population's percentile with 95 % confidence (bootstrap over requests); None for too few
+    values, see percentile_interval. quantiles are the
     0th, 5th, ..., 100th percentile, for drawing the distribution.
     """
 
@@ -36,8 +37,8 @@ class Spread:
     p90: float
     p99: float
     mean: float
-    p50_interval: Interval
-    p95_interval: Interval
+    p50_interval: Interval | None
+    p95_interval: Interval | None
     quantiles: tuple[float, ...] = field(repr=False, default=())
 
 
@@ -92,6 +93,18 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
+def percentile_interval(values: Sequence[float], percent: float) -> Interval | None:
+    """The bounds of the population's percentile; None where the values may well lie on one side of it.
+
+    With n values that is so with probability (percent / 100)^n, or that of the other side; resampling them then finds
+    nothing beyond. Below 72 values the 95th percentile has no bounds, the median has none below 6.
+    """
+    share = max(percent, 100 - percent) / 100
+    if share ** len(values) > (1 - CONFIDENCE) / 2:
+        return None
+    return interval_of(values, percentile_statistic(percent))
+
+
 def spread_of(values: Sequence[float]) -> Spread:
     """The distribution of at least one value."""
     return Spread(
@@ -100,8 +113,8 @@ def spread_of(values: Sequence[float]) -> Spread:
         p90=percentile(values, 90),
         p99=percentile(values, 99),
         mean=math.fsum(values) / len(values),
-        p50_interval=interval_of(values, percentile_statistic(50)),
-        p95_interval=interval_of(values, percentile_statistic(95)),
+        p50_interval=percentile_interval(values, 50),
+        p95_interval=percentile_interval(values, 95),
         quantiles=tuple(percentile(values, percent) for percent in range(0, 101, QUANTILE_STEP)),
     )
 

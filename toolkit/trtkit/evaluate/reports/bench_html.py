@@ -51,7 +51,8 @@ def _bars(document: Mapping[str, Any], key: str) -> Iterator[list[Cell]]:
         middle, spread = _median(run[key]), run[key] if isinstance(run[key], dict) else None
         interval = spread["p50_interval"] if spread else run[f"{key}_interval"]
         drawing = bar([Part(middle, _MODE_COLORS[run["mode"]])], full, f"{run_name(run)}: {middle:.1f}")
-        texts = (f"{middle:.1f}", f"{interval[0]:.1f} to {interval[1]:.1f}", f"{spread['p95']:.1f}" if spread else "")
+        bounds = "" if interval is None else f"{interval[0]:.1f} to {interval[1]:.1f}"
+        texts = (f"{middle:.1f}", bounds, f"{spread['p95']:.1f}" if spread else "")
         yield [Cell(run_name(run)), Cell("", drawing=drawing), *(Cell(text, is_number=True) for text in texts)]
 
 

@@ -99,6 +99,21 @@ def test_the_same_key_finds_what_an_interrupted_run_wrote(tmp_path: Path) -> Non
         assert (scratch / "part").read_text() == "kept"
 
 
+def test_a_run_that_is_killed_while_it_reaches_the_disk_is_found_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("trtkit.artifacts._sync_tree", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            finish(tmp_path / "out", "k")
+    with stage_output(tmp_path / "out", stage="test", key="k") as scratch:
+        assert (scratch / "file.txt").read_text() == "x"
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"file.txt", ".trtkit-stage.json"}
+
+
 def test_another_key_starts_with_an_empty_directory(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), stage_output(tmp_path / "out", stage="test", key="k1") as scratch:
         (scratch / "part").write_text("stale")

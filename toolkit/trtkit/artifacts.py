@@ -98,8 +98,8 @@ def stage_output(out: Path, *, stage: str, key: str) -> Iterator[Path]:
             yield scratch
             record = {"stage": stage, "key": key, "files": _file_sizes(scratch)}
             write_text(scratch / STAGE_RECORD, json.dumps(record, indent=1, sort_keys=True) + "\n")
-            (scratch / _KEY_FILE).unlink()
             _sync_tree(scratch)
+            (scratch / _KEY_FILE).unlink()  # last: until then an interrupted run finds its work again
         except OSError as error:
             raise disk_error(error, out) from error
         _swap(scratch, out)

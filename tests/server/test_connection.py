@@ -1,12 +1,14 @@
 """BUILD or URL, and where a build is to be served."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from trtkit.builds import SCHEMA, Build, open_build
 from trtkit.errors import InputError
 from trtkit.server.connection import Address, endpoints_of, open_address, parse_address
+from trtkit.server.endpoints import local_address
 from trtkit.server.launch import ServerOptions
 
 
@@ -42,6 +44,21 @@ def test_port_0_is_replaced_by_a_free_one(build: Build) -> None:
 def test_equal_ports_are_refused(build: Build) -> None:
     with pytest.raises(InputError, match="must differ"):
         endpoints_of(build, {"http": 99, "grpc": 99})
+
+
+def test_the_ports_of_a_server_elsewhere_are_taken_as_they_are(build: Build) -> None:
+    assert endpoints_of(build, {"http": 1, "grpc": 2, "metrics": 3}, "203.0.113.5").grpc == "203.0.113.5:2"
+
+
+def test_a_server_listens_on_the_address_of_a_name() -> None:
+    assert local_address("localhost") == "127.0.0.1"
+    assert local_address("0.0.0.0") == "0.0.0.0"
+
+
+@pytest.mark.parametrize("host", ["nowhere.invalid", "::1", "203.0.113.5", ".", "a" * 70 + ".b"])
+def test_a_server_does_not_listen_on_what_is_not_this_machine(host: str) -> None:
+    with pytest.raises(InputError, match=f"HOST: cannot listen on {re.escape(host)}: "):
+        local_address(host)
 
 
 def test_a_folder_that_is_no_build_is_refused_before_anything_starts(tmp_path: Path) -> None:

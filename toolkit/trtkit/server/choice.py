@@ -13,7 +13,7 @@ from trtkit.server.attached import AttachedServer
 from trtkit.server.connection import endpoints_of
 from trtkit.server.container import find_program, plan_container
 from trtkit.server.container_server import ContainerServer
-from trtkit.server.endpoints import LOCALHOST
+from trtkit.server.endpoints import LOCALHOST, local_address
 from trtkit.server.launch import ServerOptions
 from trtkit.server.run import ReadyServer
 from trtkit.server.triton_server import TritonServer
@@ -48,7 +48,8 @@ def choose_server(
     ports = {"http": choices.http_port, "grpc": choices.grpc_port, "metrics": choices.metrics_port}
     if choices.attach and 0 in ports.values():
         raise InputError("--attach needs the ports of the running server", "give them, not 0", code="SERVE-OPTION")
-    endpoints = endpoints_of(build, ports, choices.host)
+    host = choices.host if choices.attach else local_address(choices.host)
+    endpoints = endpoints_of(build, ports, host)
     options = ServerOptions(drain_s=choices.drain_s, num_threads=choices.num_threads)
     if choices.attach:
         return AttachedServer(folder, endpoints)

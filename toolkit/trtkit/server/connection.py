@@ -71,9 +71,10 @@ def open_server(build: Build, options: ServerOptions | None = None, on_progress:
 def endpoints_of(build: Build, ports: dict[str, int | None], host: str = LOCALHOST) -> Endpoints:
     """Where a build is to be served: ports given ("http", "grpc", "metrics"), or else those of its YAML.
 
-    0 chooses a free port. Raises InputError when two are the same.
+    0 chooses a free port, for which the host must be this machine's. Raises InputError when two are the same.
     """
-    serving, free = build.config.serving, free_endpoints(host)
+    serving = build.config.serving
+    free = free_endpoints(host).ports if 0 in ports.values() else {}
     chosen = {}
     for name, configured in (
         ("http", serving.http_port),
@@ -81,7 +82,7 @@ def endpoints_of(build: Build, ports: dict[str, int | None], host: str = LOCALHO
         ("metrics", serving.metrics_port),
     ):
         asked = ports.get(name)
-        chosen[name] = free.ports[name] if asked == 0 else configured if asked is None else asked
+        chosen[name] = free[name] if asked == 0 else configured if asked is None else asked
     if len(set(chosen.values())) != len(chosen):
         raise InputError(f"the ports {chosen} must differ", "give three different ones, or 0", code="PORTS")
     return Endpoints(chosen["http"], chosen["grpc"], chosen["metrics"], host)

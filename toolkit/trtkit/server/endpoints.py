@@ -29,6 +29,24 @@ class Endpoints:
         return {"http": self.http_port, "grpc": self.grpc_port, "metrics": self.metrics_port}
 
 
+def local_address(host: str) -> str:
+    """The IPv4 address of this machine that a name stands for: Triton's HTTP does not listen on names.
+
+    Raises InputError for a name that nobody knows, and for an address that is not this machine's.
+    """
+    try:
+        address = str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+        with socket.socket() as probe:
+            probe.bind((address, 0))
+    except (OSError, UnicodeError) as error:
+        raise InputError(
+            f"cannot listen on {host}: {getattr(error, 'strerror', None) or error}",
+            "give an IPv4 address of this machine, or 0.0.0.0 for all of them",
+            code="HOST",
+        ) from None
+    return address
+
+
 def free_endpoints(host: str = LOCALHOST) -> Endpoints:
     """Three different ports that nobody listens on at this moment."""
     with ExitStack() as stack:

@@ -6,8 +6,12 @@ from pathlib import Path
 import pytest
 from deployed_tiny import deployed_tiny
 from trtkit.builds import Build
+from trtkit.errors import InputError
+from trtkit.evaluate.deployment import Target
+from trtkit.evaluate.numerics import GivenFormats
+from trtkit.evaluate.parity_run import CheckOptions, check_parity
 from trtkit.evaluate.record import ParityRecord, read_record
-from trtkit.evaluate.record_choice import PromptChoice, expect_of_build, record_build, record_path
+from trtkit.evaluate.record_choice import PromptChoice, expect_of_build, expect_of_file, record_build, record_path
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +49,25 @@ def test_a_record_in_another_dtype_is_extended_in_it(build: Build, others: Path)
     expect_of_build(build, PromptChoice(prompts=others))
     assert kept(build).header.dtype == "bfloat16"
     assert [answer.name for answer in kept(build).answers] == ["short-one-word", "others-1"]
+
+
+def test_prompts_that_were_all_left_out_are_said_so(build: Build) -> None:
+    record_build(build, PromptChoice(limit=2))
+    with pytest.raises(InputError, match="chat-tea: chat-tea is a chat"):
+        expect_of_build(build, PromptChoice(group="chat", limit=1))
+
+
+def test_a_limit_counts_the_answers_of_a_record_that_is_given(build: Build, others: Path) -> None:
+    record_build(build, PromptChoice(prompts=others))
+    record_build(build, PromptChoice(limit=1))
+    expected = expect_of_file(record_path(build), PromptChoice(limit=1), None)
+    assert [answer.name for answer in expected.answers] == ["others-1"]
+
+
+def test_a_format_given_beside_a_build_is_refused(build: Build) -> None:
+    options = CheckOptions(PromptChoice(limit=1), formats=GivenFormats(kv_dtype="fp8"), in_process=True)
+    with pytest.raises(InputError, match="leave --kv-dtype out"):
+        check_parity(Target(str(build.folder), build), options)
 
 
 def test_longer_answers_replace_the_record(build: Build) -> None:

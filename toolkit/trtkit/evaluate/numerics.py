@@ -21,6 +21,16 @@ class GivenFormats:
     kv_dtype: str | None = None
     quantization: str | None = None
 
+    def refuse_for(self, build: Build) -> None:
+        """Raise InputError when any is given: a build says itself how it computes, and two answers may differ."""
+        given = [name for name in ("dtype", "kv_dtype", "quantization") if getattr(self, name) is not None]
+        if given:
+            raise InputError(
+                f"{build.folder} says itself how it computes and stores",
+                f"leave --{given[0].replace('_', '-')} out; it is for servers given by URL",
+                code="PARITY-FORMAT",
+            )
+
     def over(self, formats: ServedFormats) -> ServedFormats:
         """The given ones, and those formats where none is given."""
         return ServedFormats(

@@ -70,6 +70,8 @@ def check_parity(
     Raises InputError when no usable record can be had, ServerError when the deployment fails; a difference is not an
     error here (see parity_shares.py).
     """
+    if target.build is not None:
+        options.formats.refuse_for(target.build)
     expected = _expectation(target, options, on_progress)
     target = identified(target)
     header = expected.record.header
@@ -179,7 +181,7 @@ def _decoder(target: Target, options: CheckOptions) -> Decode | None:
     if folder is None and target.build is not None:
         folder = target.build.tokenizer
     if folder is None and options.record is not None:
-        folder = options.record.resolve().parents[1] / "tokenizer"
+        folder = options.record.resolve().parent.parent / "tokenizer"
         if not folder.is_dir():
             return None
     if folder is None:

@@ -1,6 +1,6 @@
 """Which record a check compares with: one that stands, one that is given, or one made now. Knows builds, no server."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trtkit.builds import Build
@@ -127,7 +127,7 @@ def expect_of_build(build: Build, choice: PromptChoice, on_progress: OnProgress 
 
 
 def expect_of_file(path: Path, choice: PromptChoice, build: Build | None) -> Expectation:
-    """A record made earlier. Without --prompts and --limit, all its answers.
+    """A record made earlier: without --prompts, the first of its answers up to --limit.
 
     Raises InputError when it is about another checkpoint than the build's, or holds less than is asked for.
     """
@@ -139,15 +139,16 @@ def expect_of_file(path: Path, choice: PromptChoice, build: Build | None) -> Exp
             code="PARITY-RECORD",
             where=str(path),
         )
-    prompts = choice.read(build) if choice.prompts or choice.limit else None
+    prompts = choice.read(build) if choice.prompts or choice.group else None
     if prompts is not None and not record.covers(prompt.key for prompt in prompts):
         raise InputError(
             "the record does not hold all of these prompts",
-            "record them with trtkit parity record --prompts, or leave --prompts and --limit out",
+            "record them with trtkit parity record --prompts, or leave --prompts out",
             code="PARITY-RECORD",
             where=str(path),
         )
-    return _expectation(record, prompts, _length_of_file(record, choice, build))
+    expected = _expectation(record, prompts, _length_of_file(record, choice, build))
+    return expected if prompts is not None else replace(expected, answers=expected.answers[: choice.limit])
 
 
 def _length_of_file(record: ParityRecord, choice: PromptChoice, build: Build | None) -> int:
@@ -162,8 +163,15 @@ def _length_of_file(record: ParityRecord, choice: PromptChoice, build: Build | N
 
 
 def _expectation(record: ParityRecord, prompts: list[Prompt] | None, max_new_tokens: int) -> Expectation:
+    """Raises InputError when every prompt that is asked for was left out of the record."""
     keys = [answer.prompt_key for answer in record.answers] if prompts is None else [prompt.key for prompt in prompts]
-    return Expectation(record, tuple(record.answers_to(keys)), frozenset(keys), max_new_tokens)
+    answers = tuple(record.answers_to(keys))
+    if not answers:
+        reasons = [f"{entry.name}: {entry.reason}" for entry in record.skipped if entry.prompt_key in keys]
+        raise InputError(
+            f"no prompt can be asked ({'; '.join(reasons[:3])})", "give other prompts with --prompts", code="PROMPTS"
+        )
+    return Expectation(record, answers, frozenset(keys), max_new_tokens)
 
 
 def _standing_record(build: Build) -> ParityRecord | None:

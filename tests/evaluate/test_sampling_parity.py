@@ -55,6 +55,18 @@ def test_another_temperature_is_found(scale: float, build: Build, tmp_path_facto
     assert "total variation" in errors
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--alpha", "0.0001"), "at which none can ever fail"),
+        (("--temperature", "0.0001"), "one token is all but certain"),
+    ],
+)
+def test_a_check_that_could_not_fail_is_refused(arguments: tuple[str, str], said: str, build: Build) -> None:
+    result = CliRunner().invoke(cli, ["parity", "sampling", str(build.folder), "--limit", "3", *arguments])
+    assert result.exit_code == 2 and said in result.stderr, result.output
+
+
 def test_a_prompt_that_the_window_would_cut_is_not_sampled(build: Build, tmp_path: Path) -> None:
     bounded = copy_of(build, tmp_path / "build")
     manifest = json.loads((bounded.folder / "manifest.json").read_text())

@@ -12,7 +12,7 @@ from trtkit import __version__
 from trtkit.artifacts import write_document
 from trtkit.builds import Build
 from trtkit.checkpoints.stop_ids import read_stop_ids
-from trtkit.errors import DifferenceError
+from trtkit.errors import DifferenceError, InputError
 from trtkit.evaluate.deployment import Target, open_endpoint
 from trtkit.evaluate.distribution import POWER
 from trtkit.evaluate.encoding import PromptEncoder
@@ -21,7 +21,7 @@ from trtkit.evaluate.oracle import Oracle
 from trtkit.evaluate.record_choice import PromptChoice, comparable_input_len
 from trtkit.evaluate.recording import encode_prompts
 from trtkit.evaluate.sampling import Pair, PositionTest, Probabilities, Source, draw, sample_and_test
-from trtkit.evaluate.sequential import Design, make_design
+from trtkit.evaluate.sequential import LEAST_ALPHA, Design, make_design
 from trtkit.evaluate.sources import unchanged_source
 from trtkit.evaluate.workers import workers
 from trtkit.progress import OnProgress, Progress, silent
@@ -58,11 +58,13 @@ class _Sampled:
 def check_sampling(build: Build, options: SamplingOptions, on_progress: OnProgress = silent) -> dict[str, Any]:
     """Sample the served build with and without speculation and test both against the oracle's probabilities.
 
-    Raises ServerError when the deployment fails; a difference is not an error here (see refuse_bias).
+    Raises ServerError when the deployment fails, InputError when nothing can be tested; a difference is not an error
+    here (see refuse_bias).
     """
     sources = list(_sources(build, options))
     seeds = np.random.default_rng(options.seed)
     alpha = options.alpha / (_POSITIONS * len(sources))
+    _refuse_small(alpha, options, _POSITIONS * len(sources))
     sampled = []
     with open_endpoint(Target(str(build.folder), build), time.perf_counter_ns, on_progress) as endpoint:
         for done, source in enumerate(sources):
@@ -71,9 +73,25 @@ def check_sampling(build: Build, options: SamplingOptions, on_progress: OnProgre
             design = make_design(leading, options.distance, alpha, options.most_samples, seeds)
             sampled.append(_sample(endpoint, source, design, options, build.config.limits.max_batch_size))
         on_progress(Progress("sampling", len(sources), len(sources), "runs"))
+    if not any(one.tests for one in sampled):
+        raise InputError(
+            "at every position tested one token is all but certain, so that samples say nothing",
+            "give other prompts, a higher --temperature, or more --samples",
+            code="SAMPLING-CERTAIN",
+        )
     document = _document(build, options, sampled)
     write_document(build.folder / "parity" / "sampling.json", document)
     return document
+
+
+def _refuse_small(alpha: float, options: SamplingOptions, num_tests: int) -> None:
+    """Raise InputError for a level of one test at which it could never fail."""
+    if alpha < LEAST_ALPHA:
+        raise InputError(
+            f"--alpha {options.alpha:g} leaves {alpha:.2g} for each of {num_tests} tests, at which none can ever fail",
+            f"give --alpha {LEAST_ALPHA * num_tests:.2g} or more, or fewer prompts with --limit",
+            code="SAMPLING-ALPHA",
+        )
 
 
 def refuse_bias(document: dict[str, Any]) -> None:

@@ -17,6 +17,9 @@ Decision = Literal["open", "consistent", "different"]
 LOOKS = (0.25, 0.5, 0.75, 1.0)
 _MOST_NUM_DRAWS = 200_000
 
+LEAST_ALPHA = len(LOOKS) / _MOST_NUM_DRAWS
+"""Level of one test below which no p-value of that many draws is small enough to reject anything."""
+
 
 @dataclass(frozen=True)
 class Design:

@@ -26,7 +26,12 @@ def test_answers_are_those_of_the_checkpoint(group: str, trtkit_build: Build, tr
 
 def test_samples_follow_the_distribution_of_the_target(trtkit_build: Build, trtkit_server: str) -> None:
     """Exact, sequential, one false alarm in a hundred runs."""
-    assert_sampling(trtkit_build, PromptChoice(limit=2))
+    try:
+        assert_sampling(trtkit_build, PromptChoice(limit=2))
+    except InputError as error:
+        if error.code != "SAMPLING-CERTAIN":
+            raise
+        pytest.skip(error.cause)
 
 
 def test_latency_keeps_the_limits_of_the_command_line(

@@ -151,6 +151,12 @@ def test_a_baseline_that_would_hold_a_bench_to_nothing_is_refused(
         read_baseline(path)
 
 
+def test_a_bench_without_ratios_makes_no_baseline() -> None:
+    nothing = {**bench(), "speedups": [], "runs": [run("target", 0, 20)]}
+    with pytest.raises(InputError, match="no ratio to keep"):
+        baseline_of(nothing)
+
+
 def test_a_damaged_baseline_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
     path = tmp_path / "baseline.json"
     path.write_text("{")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trtkit.errors import InputError
 from trtkit.evaluate.bench import BenchPrompt
 from trtkit.evaluate.endpoint import Answered, Arrival, EndpointRequest, Generation
 from trtkit.evaluate.halving import Halving
@@ -109,6 +110,16 @@ def test_the_budget_is_kept_and_what_was_cut_short_says_so() -> None:
     (unmeasured,) = sweep(Deployment(FAST_ALONE), budget_s=0.5, concurrencies=(1,))
     assert unmeasured.halving.recommended is None and schedule_of([unmeasured]) is None
     assert "not measured" in advice_of(document([unmeasured])["levels"][0])
+
+
+def test_a_deployment_that_says_nothing_is_no_contest() -> None:
+    class Silent(Deployment):
+        async def generate(self, request: EndpointRequest) -> Generation:
+            self.now_ns += MS
+            return Generation((), self.now_ns, (Arrival(self.now_ns, 0),))
+
+    with pytest.raises(InputError, match="no token"):
+        sweep(Silent(FAST_ALONE))
 
 
 def test_a_gain_below_five_per_cent_is_off() -> None:

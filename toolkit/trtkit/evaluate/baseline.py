@@ -67,6 +67,12 @@ def baseline_of(document: Mapping[str, Any], standing: Mapping[str, Any] | None 
     hand does not come back.
     """
     measured = measures_of(document)
+    if not measured:
+        raise InputError(
+            "this bench has no ratio to keep: no answer had a token, or nothing was drafted and --oracle left out",
+            "measure a draft length, or add --oracle",
+            code="BASELINE",
+        )
     if standing is not None:
         chosen = {run: measures.keys() for run, measures in standing["runs"].items()}
         measured = {

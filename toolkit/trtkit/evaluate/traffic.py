@@ -13,6 +13,7 @@ from trtkit.errors import InputError
 from trtkit.evaluate.bench import BenchPrompt
 
 _TEXT_KEYS = ("text", "text_input")
+_MOST_MS = 1e14  # the clock times of some traces lie below, and no mistake is waited for
 _OTHER_KEYS = {"timestamp", "output_length", "type", "role", "session_id"}
 
 
@@ -23,7 +24,7 @@ def read_trace(path: Path, max_new_tokens: int) -> list[BenchPrompt]:
     line that holds no text: a length or hashes are no prompt that can be sent.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read the trace: {error}", _FIX, code="TRACE", where=str(path)) from None
     rows = [_row(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
@@ -58,11 +59,18 @@ def _row(line: str, where: str) -> dict[str, Any]:
             raise ValueError('it needs one of "text" and "text_input"')
         if unknown := sorted(row.keys() - _OTHER_KEYS - set(_TEXT_KEYS)):
             raise ValueError(f"{unknown[0]} is nothing that can be sent here")
-        if row.get("timestamp", 0) < 0 or row.get("output_length", 1) < 1:
-            raise ValueError('"timestamp" must not be negative, and "output_length" at least 1')
+        texts[0].encode()  # half of a surrogate pair is no character, and can be sent nowhere
+        _check_numbers(row.get("timestamp", 0), row.get("output_length", 1))
         return dict(row)
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"not a request: {error}", _FIX, code="TRACE", where=where) from None
+
+
+def _check_numbers(timestamp: object, output_length: object) -> None:
+    if not (isinstance(timestamp, int | float) and 0 <= timestamp <= _MOST_MS):
+        raise ValueError(f'"timestamp" must be between 0 and {_MOST_MS:g} milliseconds, not {timestamp!r}')
+    if not (type(output_length) is int and output_length >= 1):
+        raise ValueError(f'"output_length" must be a whole number from 1, not {output_length!r}')
 
 
 def _prompt(row: Mapping[str, Any], group: str, max_new_tokens: int, first_ms: float) -> BenchPrompt:

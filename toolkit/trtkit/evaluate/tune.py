@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trtkit.errors import InputError
 from trtkit.evaluate.bench import BenchPrompt, Load, measure_load, tag_prompt
 from trtkit.evaluate.endpoint import Answered, AsyncEndpoint
 from trtkit.evaluate.halving import OFF, Halving
@@ -54,7 +55,7 @@ class Sweep:
     async def run(self) -> list[TunedLevel]:
         """Every load. A load whose first rung no longer fits the budget has no results.
 
-        Raises ServerError when the deployment answers with an error.
+        Raises ServerError when the deployment answers with an error, InputError when it has nothing to say.
         """
         levels = []
         for number, concurrency in enumerate(self._plan.concurrencies):
@@ -77,6 +78,12 @@ class Sweep:
             started_s = self.elapsed_s
             for draft_len in rung:
                 halving.arms[draft_len].add(*await self._measure(draft_len, concurrency, prompts))
+            if not halving.arms[OFF].tokens_per_s():
+                raise InputError(
+                    "the deployment answers these prompts with no token, so there is no speed to compare",
+                    "give other prompts with --prompts",
+                    code="TUNE",
+                )
             halving.finish_rung()
             expected_s = 2 * (self.elapsed_s - started_s) * len(halving.rung()) / len(rung)
         return TunedLevel(concurrency, halving, True)

@@ -124,6 +124,25 @@ def test_a_damaged_config_is_refused(text: str, tmp_path: Path) -> None:
     assert caught.value.code == "REF-CONFIG"
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"norm_epsilon": "x", "hidden_size": 0}, "hidden_size 0, norm_epsilon 'x'"),
+        ({"num_hidden_layers": 2.0}, r"num_hidden_layers 2\.0"),
+        ({"rotary_base": -1}, "rotary_base -1"),
+        ({"rotary_scaling": {"type": "linear"}}, "rotary_scaling factor None"),
+        ({"rotary_scaling": {"rope_type": "yarn", "factor": 0}}, "rotary_scaling factor 0"),
+        ({"num_key_value_heads": 4}, "no multiple"),
+        ({"mapping": {"world_size": 3, "tp_size": 1, "pp_size": 1}}, "world_size 3"),
+    ],
+)
+def test_numbers_that_describe_no_model_are_named(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    folder = edit_checkpoint(write_checkpoint(tiny_model(), tmp_path), **changes)
+    with pytest.raises(CheckpointError, match=words) as caught:
+        read_config(folder)
+    assert caught.value.code == "REF-CONFIG"
+
+
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     folder = edit_tensors(write_checkpoint(tiny_model(), tmp_path), transformer__layers__1__mlp__fc__weight=None)
     with pytest.raises(CheckpointError, match=r"lacks transformer\.layers\.1\.mlp\.fc\.weight"):
@@ -155,4 +174,28 @@ def test_a_missing_rank_file_is_refused(tmp_path: Path) -> None:
     folder = write_checkpoint(tiny_model(), tmp_path, tp=2)
     (folder / "rank1.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"rank1\.safetensors"):
+        lone_sequence(folder)
+
+
+def test_a_rank_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    folder = write_checkpoint(tiny_model(), tmp_path)
+    (folder / "rank0.safetensors").unlink()
+    (folder / "rank0.safetensors").mkdir()
+    with pytest.raises(CheckpointError, match="REF-FILE"):
+        lone_sequence(folder)
+
+
+def test_ranks_that_were_cut_differently_are_shown_side_by_side(tmp_path: Path) -> None:
+    folder = write_checkpoint(tiny_model(), tmp_path / "two", tp=2)
+    whole = write_checkpoint(tiny_model(), tmp_path / "one") / "rank0.safetensors"
+    whole.rename(folder / "rank0.safetensors")
+    with pytest.raises(CheckpointError, match=r"on its ranks the shapes \(80, 48\) and \(40, 48\)") as caught:
+        lone_sequence(folder)
+    assert caught.value.code == "REF-SHAPE"
+
+
+def test_a_norm_of_integers_is_refused(tmp_path: Path) -> None:
+    ones = torch.ones(48, dtype=torch.int8)
+    folder = edit_tensors(write_checkpoint(tiny_model(), tmp_path), transformer__ln_f__weight=ones)
+    with pytest.raises(CheckpointError, match=r"transformer\.ln_f\.weight is stored as int8"):
         lone_sequence(folder)

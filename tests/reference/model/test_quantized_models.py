@@ -5,6 +5,7 @@ moves one input by up to 6 %, and then the positions that see it. Formats that r
 of positions, in units of what quantising changes there: a wrong scale or weight moves every one.
 """
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ from quantized_oracle import (
     rounding_inputs,
     write_calibration,
 )
+from safetensors.torch import load_file, save_file
 from tiny import FAMILIES, VOCAB_SIZE, tiny_checkpoint
 from trtkit.conversion.convert import convert_checkpoint
 from trtkit.conversion.options import ConversionOptions
+from trtkit.errors import CheckpointError
 
 SIZES: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 256, "head_dim": 32, "num_hidden_layers": 3}
 MOE_SIZES: dict[str, Any] = {"moe_intermediate_size": 64, "shared_expert_intermediate_size": 128}
@@ -132,3 +135,27 @@ def test_half_precision_changes_less_than_fp8_does(dtype: str, sources: Source, 
     )
     plain = oracle_logits(load_oracle(source), TOKENS)
     assert quantisation_error(narrow, wide, plain) < 0.8
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "missing", "words"),
+    [
+        (None, None, "stored as float8_e4m3fn, and config.json names no quant_algo"),
+        ("FP8", "transformer.layers.1.mlp.fc.weights_scaling_factor", "stored as float8_e4m3fn, and it has no scale"),
+        ("W8A16", None, "weight and its scales do not fit"),
+    ],
+)
+def test_codes_that_the_config_does_not_explain_are_refused(
+    algorithm: str | None, missing: str | None, words: str, sources: Source, tmp_path: Path
+) -> None:
+    source = sources("llama")
+    calibration = write_calibration(tmp_path / "calibration.json", input_maxima(source))
+    out = converted(source, tmp_path / "out", quantization="fp8", calibration=calibration)
+    config = json.loads((out / "config.json").read_text())
+    config["quantization"]["quant_algo"] = algorithm
+    (out / "config.json").write_text(json.dumps(config))
+    tensors = load_file(out / "rank0.safetensors")
+    tensors.pop(missing or "", None)
+    save_file(tensors, out / "rank0.safetensors")
+    with pytest.raises(CheckpointError, match=words):
+        our_logits(out)

@@ -13,6 +13,7 @@ from typing import Any
 
 from trtkit.errors import CheckpointError
 from trtkit.reference.model.attention_rule import AttentionRule
+from trtkit.reference.model.config_values import refuse_impossible
 from trtkit.reference.model.families import ACTIVATIONS, ARCHITECTURES, Activation, Family
 from trtkit.reference.model.unsupported import refuse_unsupported
 
@@ -125,6 +126,7 @@ def read_config(folder: Path) -> ModelConfig:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         refuse_unsupported(document, str(path))
+        refuse_impossible(document)
         return _parse(document, _read_manifest(folder))
     except (FileNotFoundError, NotADirectoryError):
         raise CheckpointError(
@@ -195,9 +197,7 @@ def _parse_ropes(document: Mapping[str, Any]) -> tuple[RopeConfig, ...]:
     dim = document.get("rotary_embedding_dim") or int(head_dim * document.get("rotary_pct", 1.0))
     main = RopeConfig(document.get("rotary_base", 10000.0), kind, scaling, dim, document["max_position_embeddings"])
     local_base = document.get("rope_local_base_freq")
-    if local_base is None:
-        return (main,)
-    return main, RopeConfig(local_base, "default", {}, dim, main.max_positions)
+    return (main,) if local_base is None else (main, RopeConfig(local_base, "default", {}, dim, main.max_positions))
 
 
 def _parse_layers(

@@ -75,5 +75,5 @@ class RankFiles:
     def _open(self, path: Path) -> Any:
         try:
             return self._stack.enter_context(safe_open(path, framework="pt"))
-        except (FileNotFoundError, SafetensorError) as error:
+        except (OSError, SafetensorError) as error:
             raise self.error(f"cannot read {path.name}: {error}", "REF-FILE") from None

@@ -11,7 +11,7 @@ from trtkit.reference.model.config import ModelConfig
 from trtkit.reference.model.joins import Cut, rows_joiner
 from trtkit.reference.model.linear_weight import LinearWeight, joined_by_columns, joined_by_rows
 from trtkit.reference.model.rank_files import RankFiles
-from trtkit.reference.model.stored_linear import ENDINGS, Stored, decode
+from trtkit.reference.model.stored_linear import ENDINGS, PLAIN_DTYPES, Stored, decode
 
 Shape = tuple[int, ...]
 # Of the tensors of stacked experts, those that all of them share.
@@ -21,8 +21,8 @@ _SHARED_BY_EXPERTS = ("activation_scaling_factor", "prequant_scaling_factor")
 class Shards:
     """The tensors of one checkpoint, joined over its ranks; every method takes what it returns out of the files.
 
-    All methods raise CheckpointError: REF-TENSOR when a tensor is missing, REF-SHAPE when it is not of the shape,
-    REF-UNSUPPORTED when ranks are quantised so that they make no one layer.
+    All methods raise CheckpointError: REF-TENSOR when a tensor is missing or of another dtype, REF-SHAPE when it is not
+    of the shape, REF-UNSUPPORTED when ranks are quantised so that they make no one layer.
     """
 
     def __init__(self, folder: Path, config: ModelConfig) -> None:
@@ -39,10 +39,13 @@ class Shards:
     def take(self, name: str, shape: Shape, stage: int, cut: Cut = "whole") -> Tensor:
         """The whole tensor `name` of one pipeline stage."""
         parts = [self.files.read(rank, name) for rank in self.files.ranks_of(stage)]
+        odd = next((part.dtype for part in parts if part.dtype not in PLAIN_DTYPES), None)
+        if odd is not None:
+            raise self.files.error(f"{name} is stored as {str(odd).removeprefix('torch.')}", "REF-TENSOR")
         try:
             whole = torch.cat(parts, 1) if cut == "columns" else rows_joiner(cut, self._config)(parts)
         except (RuntimeError, IndexError) as error:
-            raise self._shape_error(name, parts[0].shape, shape) from error
+            raise self._shape_error(name, [part.shape for part in parts], shape) from error
         return self._checked(name, whole, shape)
 
     def linear(self, stem: str, shape: Shape, stage: int, cut: Cut) -> list[LinearWeight]:
@@ -73,7 +76,7 @@ class Shards:
             raise self.files.error(f"the files lack {stem}.{missing.args[0]}", "REF-TENSOR") from None
         except ValueError as error:
             raise self.files.error(f"{stem}.weight cannot be read: {error}", "REF-UNSUPPORTED") from None
-        except (RuntimeError, IndexError) as error:
+        except (RuntimeError, IndexError, TypeError) as error:
             raise self.files.error(f"{stem}.weight and its scales do not fit: {error}", "REF-SHAPE") from error
 
     def _join(self, stem: str, parts: Sequence[LinearWeight], shape: Shape, cut: Cut) -> list[LinearWeight]:
@@ -83,11 +86,11 @@ class Shards:
                 joined = joined_by_columns(parts)
                 columns = torch.Size((shape[0], sum(part.weight.shape[1] for part in joined)))
                 if columns != shape:
-                    raise self._shape_error(name, columns, shape)
+                    raise self._shape_error(name, [columns], shape)
                 return joined
             whole = joined_by_rows(parts, rows_joiner(cut, self._config))
         except (RuntimeError, IndexError) as error:
-            raise self._shape_error(name, parts[0].weight.shape, shape) from error
+            raise self._shape_error(name, [part.weight.shape for part in parts], shape) from error
         if whole is None:
             raise self.files.error(f"the ranks round the input of {stem} differently", "REF-UNSUPPORTED")
         self._checked(name, whole.weight, shape)
@@ -95,11 +98,14 @@ class Shards:
 
     def _checked(self, name: str, tensor: Tensor, shape: Shape) -> Tensor:
         if tuple(tensor.shape) != shape:
-            raise self._shape_error(name, tensor.shape, shape)
+            raise self._shape_error(name, [tensor.shape], shape)
         return tensor
 
-    def _shape_error(self, name: str, held: torch.Size, shape: Shape) -> CheckpointError:
-        return self.files.error(f"{name} has the shape {tuple(held)}, config.json says {shape}", "REF-SHAPE")
+    def _shape_error(self, name: str, held: Sequence[torch.Size], shape: Shape) -> CheckpointError:
+        """held: by rank, or of the whole."""
+        shapes = " and ".join(str(tuple(each)) for each in held)
+        which = "has the shape" if len(held) == 1 else "has on its ranks the shapes"
+        return self.files.error(f"{name} {which} {shapes}, config.json says {shape}", "REF-SHAPE")
 
 
 def _of_expert(stacked: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:

@@ -23,6 +23,8 @@ ENDINGS = (
     "activation_scaling_factor",
     "prequant_scaling_factor",
 )
+# What a tensor that is not quantised is stored in.
+PLAIN_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _SCALES = ("per_channel_scale", "weights_scaling_factor")
 
 
@@ -47,13 +49,17 @@ class Stored(NamedTuple):
 def decode(stored: Stored) -> LinearWeight:
     """The layer, in the format of the checkpoint's algorithm, or plain when it has no scale (excluded modules).
 
-    Raises KeyError with the ending of a tensor that the format needs and that is not there, ValueError when the order
-    of packed integers is not known.
+    Raises KeyError with the ending of a tensor that the format needs and that is not there, ValueError when codes have
+    no scale or no algorithm, or when the order of packed integers is not known.
     """
-    algorithm = stored.quantization.algorithm
-    if algorithm is None or not any(scale in stored.tensors for scale in _SCALES):
-        return LinearWeight(stored.tensors["weight"].to(stored.dtype))
-    return _FORMATS[algorithm](stored)
+    algorithm, weight = stored.quantization.algorithm, stored.tensors["weight"]
+    scales = [scale for scale in _SCALES if scale in stored.tensors]
+    if algorithm is not None and scales:
+        return _FORMATS[algorithm](stored)
+    if scales or weight.dtype not in PLAIN_DTYPES:
+        lacking = "config.json names no quant_algo" if scales else "it has no scale"
+        raise ValueError(f"it is stored as {str(weight.dtype).removeprefix('torch.')}, and {lacking}")
+    return LinearWeight(weight.to(stored.dtype))
 
 
 def _fp8(stored: Stored) -> LinearWeight:

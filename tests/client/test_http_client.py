@@ -1,7 +1,8 @@
 """Events of generate_stream to arrays and chunks, as Triton's JSON writes them."""
 
 import pytest
-from trtkit.client.http_client import outputs_of
+from trtkit.client.http_client import HttpClient, outputs_of
+from trtkit.client.request import GenerateRequest
 from trtkit.client.tensors import chunk_of
 from trtkit.errors import ServerError
 
@@ -27,3 +28,9 @@ def test_the_last_event_of_a_stream_has_an_empty_list_of_tokens() -> None:
 def test_tokens_that_are_no_numbers_are_another_models() -> None:
     with pytest.raises(ServerError, match="CLIENT-CONTRACT"):
         chunk_of(outputs_of({"text_output": "", "output_ids": [1.5]}), 0)
+
+
+def test_an_answer_that_was_cancelled_before_it_was_read_is_not_asked_for() -> None:
+    answer = HttpClient("127.0.0.1:1").generate(GenerateRequest("a", 4, stream=True))  # nobody answers there
+    answer.cancel()
+    assert list(answer) == []

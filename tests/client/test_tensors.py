@@ -1,5 +1,7 @@
 """The client's messages, read back the way a server reads them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from trtkit.client.request import GenerateRequest
@@ -96,6 +98,39 @@ def test_messages_go_to_the_servers_template_by_a_parameter() -> None:
 def test_a_number_that_would_arrive_as_another_one_is_refused(request_: GenerateRequest) -> None:
     with pytest.raises(RequestError, match="must be between"):
         values_of(request_)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "complaint"),
+    [
+        ("max_tokens", "4", "max_tokens must be a whole number"),
+        ("max_tokens", 4.0, "max_tokens must be a whole number"),
+        ("max_tokens", True, "max_tokens must be a whole number"),
+        ("temperature", "1", "temperature must be a number"),
+        ("text", None, "text_input must be text"),
+        ("text", b"a", "text_input must be text"),
+        ("stop_words", "ab", "stop_words must be several texts"),
+        ("stop_words", (1,), "stop_words must be text"),
+        ("deadline_s", 0, "deadline_s must be above 0"),
+        ("deadline_s", -1.0, "deadline_s must be above 0"),
+        ("deadline_s", float("nan"), "deadline_s must be above 0"),
+        ("deadline_s", float("inf"), "deadline_s must be above 0"),
+        ("deadline_s", "5", "deadline_s must be above 0"),
+    ],
+)
+def test_a_field_of_another_type_is_refused_by_name(field: str, value: object, complaint: str) -> None:
+    with pytest.raises(RequestError, match=f"REQ-INPUT: .*{complaint}"):
+        message_of(replace(GenerateRequest("a", 4), **{field: value}))  # type: ignore[arg-type]
+
+
+def test_whole_numbers_serve_as_rates_too() -> None:
+    values = values_of(GenerateRequest("a", 4, temperature=1, top_p=1, repetition_penalty=2))
+    assert (values["temperature"], values["top_p"], values["repetition_penalty"]) == (1.0, 1.0, 2.0)
+
+
+def test_numbers_of_numpy_become_pythons() -> None:
+    values = values_of(GenerateRequest("a", np.int32(4), temperature=np.float32(0.5)))  # type: ignore[arg-type]
+    assert (type(values["max_tokens"]), type(values["temperature"])) == (int, float)
 
 
 def test_text_that_is_not_utf8_is_refused() -> None:

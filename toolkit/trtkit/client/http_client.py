@@ -86,6 +86,8 @@ class HttpAnswer:
         self.sent_ns = clock_ns()
 
     def __iter__(self) -> Iterator[Chunk]:
+        if self._is_cancelled:
+            return
         try:
             with _connected(self._address, self._deadline_s) as connection:
                 yield from self._chunks(connection)
@@ -109,6 +111,8 @@ class HttpAnswer:
     def _chunks(self, connection: http.client.HTTPConnection) -> Iterator[Chunk]:
         connection.connect()
         self._socket = connection.sock
+        if self._is_cancelled:  # while it was connecting, when there was nothing to shut down yet
+            return
         headers = {"Content-Type": "application/json"}
         connection.request("POST", f"/v2/models/{BLS}/generate_stream", self._body, headers)
         response = connection.getresponse()

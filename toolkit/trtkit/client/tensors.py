@@ -14,6 +14,8 @@ from trtkit.serving.kserve import request_message, text_of, tokens_of, value_of
 from trtkit.serving.tensor import NUMPY_DTYPE, Outputs
 
 _BLS = bls_contract()
+_NUMBER = (int, float, np.integer, np.floating)
+_LONGEST_DEADLINE_S = 365 * 24 * 3600  # longer times overflow in gRPC and sockets
 _FIGURES = {
     "num_prompt_tokens": "num_input_tokens",
     "num_output_tokens": "num_output_tokens",
@@ -47,31 +49,58 @@ def settled(request: GenerateRequest, sends_pieces: Callable[[], bool]) -> Gener
 
 def values_of(request: GenerateRequest) -> dict[str, Any]:
     """The inputs by name; None for those that are left out. Raises RequestError for what no tensor can carry."""
+    check_deadline(request.deadline_s)
+    if isinstance(request.stop_words, str):
+        raise _refusal("stop_words must be several texts, got one", "send a tuple")
     values = _chosen_values(request)
-    for name, value in values.items():
-        if type(value) is int:
-            _check_width(name, value)
-    for text in (request.text, *request.stop_words):
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise RequestError(
-                f"the text is not UTF-8: {error.reason} at character {error.start}",
-                "send text in UTF-8",
-                code="REQ-INPUT",
-            ) from None
-    return values
+    return {name: _checked(name, value) for name, value in values.items()}
 
 
-def _check_width(name: str, value: int) -> None:
-    """An integer beyond its tensor's type would arrive as another number."""
-    width = np.iinfo(NUMPY_DTYPE[_BLS.input(name).dtype])
+def check_deadline(deadline_s: float | None) -> None:
+    """Raise RequestError for what is no time that a transport could wait for."""
+    if deadline_s is not None and not (isinstance(deadline_s, _NUMBER) and 0 < deadline_s <= _LONGEST_DEADLINE_S):
+        raise _refusal(f"deadline_s must be above 0 and at most a year, got {deadline_s!r}", "send a number of seconds")
+
+
+def _checked(name: str, value: Any) -> Any:
+    """The value as its tensor's type has it; another one would arrive as something else, or fail on the way."""
+    tensor = _BLS.input(name)
+    dtype = tensor.dtype
+    if value is None and tensor.optional:
+        return None
+    if dtype == "STRING":
+        for text in value if isinstance(value, list) else [value]:
+            _check_text(name, text)
+        return value
+    if dtype == "BOOL":
+        return bool(value)
+    is_whole = dtype != "FP32"
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer) if is_whole else _NUMBER):
+        raise _refusal(f"input {name} must be a {'whole ' * is_whole}number, got {value!r}", "send one")
+    return _within(name, int(value), np.iinfo(NUMPY_DTYPE[dtype])) if is_whole else float(value)
+
+
+def _check_text(name: str, text: Any) -> None:
+    if not isinstance(text, str):
+        raise _refusal(f"input {name} must be text, got {text!r:.80}", "send a str")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise _refusal(
+            f"the text is not UTF-8: {error.reason} at character {error.start}", "send text in UTF-8"
+        ) from None
+
+
+def _within(name: str, value: int, width: Any) -> int:
     if not width.min <= value <= width.max:
-        raise RequestError(
-            f"input {name} must be between {width.min} and {width.max}, got {value}",
-            "send a number in this range",
-            code="REQ-INPUT",
+        raise _refusal(
+            f"input {name} must be between {width.min} and {width.max}, got {value}", "send a number in this range"
         )
+    return value
+
+
+def _refusal(cause: str, fix: str) -> RequestError:
+    return RequestError(cause, fix, code="REQ-INPUT")
 
 
 def _chosen_values(request: GenerateRequest) -> dict[str, Any]:

@@ -51,6 +51,7 @@ class Connection:
 
     def __init__(self, address: str) -> None:
         self.address = address
+        self._is_closed = False
         self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         # The same method for callers with a single message, which then takes no thread to be sent.
@@ -62,10 +63,12 @@ class Connection:
 
     def close(self) -> None:
         """Give the channel up; calls under way end with an error."""
+        self._is_closed = True
         self._channel.close()
 
     def is_ready(self, model: str, timeout_s: float) -> bool:
         """Whether the server counts `model` as loaded. Raises ServerError when nobody answers."""
+        self._refuse_closed()
         try:
             response = self._stub.ModelReady(service_pb2.ModelReadyRequest(name=model), timeout=timeout_s)
         except grpc.RpcError as error:
@@ -74,6 +77,7 @@ class Connection:
 
     def sends_pieces(self, model: str, timeout_s: float) -> bool:
         """Whether `model` may answer with several responses. Raises ServerError when nobody says so."""
+        self._refuse_closed()
         try:
             answer = self._stub.ModelConfig(service_pb2.ModelConfigRequest(name=model), timeout=timeout_s)
         except grpc.RpcError as error:
@@ -86,9 +90,16 @@ class Connection:
         return RequestStream(self._stub.ModelStreamInfer(iter(requests.get, None)), requests, self.address)
 
     def stream(self, message: Any, *, deadline_s: float | None = None) -> "ResponseStream":
-        """Send one request to a model that may answer with several responses."""
+        """Send one request to a model that may answer with several responses. Raises ServerError after `close`."""
+        self._refuse_closed()
         call = self._infer_once(message, timeout=deadline_s)
         return ResponseStream(call, message.model_name, self.address, deadline_s)
+
+    def _refuse_closed(self) -> None:
+        if self._is_closed:
+            raise ServerError(
+                f"the connection to {self.address} was closed", "ask before it is closed", code="CLIENT-CLOSED"
+            )
 
 
 class RequestStream:

@@ -107,15 +107,24 @@ def test_the_prompt_is_part_of_a_whole_answer_unless_it_is_excluded() -> None:
         ({"num_draft_tokens": 5}, "SPEC-K: input num_draft_tokens must be at most 4, got 5"),
         ({"num_draft_tokens": -1}, "SPEC-K: input num_draft_tokens must not be negative, got -1"),
         ({"beam_width": 2}, "REQ-UNSERVED: input beam_width must be 1 here"),
-        ({"num_return_sequences": 0}, "REQ-SEQUENCES: input num_return_sequences must be at least 1, got 0"),
+        ({"num_return_sequences": 0}, "REQ-SEQUENCES: input num_return_sequences must be between 1 and 128, got 0"),
+        ({"num_return_sequences": 2**31 - 1}, "REQ-SEQUENCES: input num_return_sequences must be between 1 and 128"),
+        ({"min_tokens": -1}, "REQ-TOKENS: input min_tokens must be between 0 and max_tokens 4, got -1"),
+        ({"min_tokens": 5}, "REQ-TOKENS: input min_tokens must be between 0 and max_tokens 4, got 5"),
+        ({"embedding_bias_words": ["a", ""], "embedding_bias_weights": [1.0, 2.0, 3.0]}, "REQ-INPUT: input embedding_"),
         ({"guided_decoding_guide": "x"}, "REQ-UNSERVED: input guided_decoding_guide"),
-        ({"text_input": b"\xff"}, "input text_input is not UTF-8"),
+        ({"text_input": b"\xff"}, "REQ-INPUT: input text_input is not UTF-8"),
     ],
 )
 def test_an_impossible_request_is_refused_by_the_name_of_the_input(values: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError) as error:
         read(**values)
     assert str(error.value).startswith(message)
+
+
+def test_words_and_weights_that_pad_a_batchs_shorter_rows_go_together() -> None:
+    request = read(embedding_bias_words=["a", "", "b"], embedding_bias_weights=[1.0, 0.0, 2.0])
+    assert (request.bias_words, request.bias_weights) == (("a", "b"), (1.0, 2.0))
 
 
 def test_switches_that_are_off_are_not_refused() -> None:

@@ -132,6 +132,7 @@ def test_without_beams_return_sequences_are_answers_of_their_own() -> None:
         ({"beam_width": 0}, "beam_width"),
         ({"beam_width": 2, "streaming": True}, "streaming"),
         ({"num_return_sequences": 0}, "num_return_sequences"),
+        ({"num_return_sequences": 2**31 - 1}, "num_return_sequences"),
         ({"bad_words_list": np.array([[1], [5]])}, "bad_words_list"),
         ({"input_lengths": 4}, "input_lengths"),
         ({"input_lengths": -1}, "input_lengths"),

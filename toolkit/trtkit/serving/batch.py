@@ -9,6 +9,8 @@ import numpy as np
 from trtkit.errors import RequestError, TrtkitError
 from trtkit.serving.tensor import Outputs
 
+_MAX_SEQUENCES = 128
+
 
 class Reply(Protocol):
     """Where the responses to one answer go."""
@@ -35,6 +37,17 @@ def replies_of(sender: Reply, places: Sequence[tuple[int, int]]) -> list[Reply]:
         return [sender]
     batch = _Batch(sender, len(places))
     return [_Answer(batch, row, sequence) for row, sequence in places]
+
+
+def num_sequences(asked: int | None) -> int:
+    """Answers wanted of one row. Raises RequestError for none, and for so many that others would wait for minutes."""
+    if asked is not None and not 1 <= asked <= _MAX_SEQUENCES:
+        raise RequestError(
+            f"input num_return_sequences must be between 1 and {_MAX_SEQUENCES}, got {asked}",
+            "ask for fewer, in several requests",
+            code="REQ-SEQUENCES",
+        )
+    return asked or 1
 
 
 def refuse_batch(num_answers: int, *, decoupled: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from trtkit.errors import RequestError
+from trtkit.serving.batch import num_sequences
 from trtkit.serving.build_defaults import BuildDefaults
 from trtkit.serving.contract import CHAT_PARAMETER, CLIENT_NAMES
 from trtkit.serving.inputs import Inputs
@@ -84,7 +85,9 @@ def read_client_request(
 ) -> ClientRequest:
     """Read and check one row of a request. Raises RequestError naming the input."""
     _refuse_unserved(inputs, row)
+    max_tokens = _max_tokens(inputs, row)
     end_id, pad_id = inputs.value("end_id", row), inputs.value("pad_id", row)
+    bias_words, bias_weights = inputs.weighted_texts("embedding_bias_words", "embedding_bias_weights", row)
     exclude = inputs.value("exclude_input_in_output", row)
     streaming = bool(inputs.value("stream", row))
     if streaming and not decoupled:
@@ -98,14 +101,14 @@ def read_client_request(
         text=inputs.text("text_input", row) or "",
         is_chat=inputs.flag(CHAT_PARAMETER),
         timeout_s=inputs.timeout_s(),
-        max_tokens=_max_tokens(inputs, row),
-        min_tokens=inputs.value("min_tokens", row) or 0,
+        max_tokens=max_tokens,
+        min_tokens=_min_tokens(inputs, row, max_tokens),
         end_ids=defaults.end_ids if end_id is None else (end_id,),
         pad_id=defaults.pad_id if pad_id is None else pad_id,
         stop_words=tuple(inputs.texts("stop_words", row)),
         bad_words=tuple(inputs.texts("bad_words", row)),
-        bias_words=tuple(inputs.texts("embedding_bias_words", row)),
-        bias_weights=tuple(inputs.numbers("embedding_bias_weights", row)),
+        bias_words=tuple(bias_words),
+        bias_weights=tuple(bias_weights),
         sampling=_sampling(inputs, row, llm),
         max_draft_len=_draft_len(inputs.value("num_draft_tokens", row), defaults),
         fixes_draft_len="num_draft_tokens" in inputs,
@@ -113,7 +116,7 @@ def read_client_request(
         includes_prompt=not streaming and not (defaults.excludes_prompt if exclude is None else exclude),
         by_logits=_switch(inputs, "use_draft_logits", row, default=defaults.by_logits),
         returns=frozenset(score for score in _SCORES if inputs.value(f"return_{score}", row)),
-        num_sequences=_num_sequences(inputs.value("num_return_sequences", row)),
+        num_sequences=num_sequences(inputs.value("num_return_sequences", row)),
     )
 
 
@@ -121,6 +124,17 @@ def _max_tokens(inputs: Inputs, row: int) -> int:
     asked: int = inputs.value("max_tokens", row)
     if asked < 1:
         raise RequestError(f"input max_tokens must be at least 1, got {asked}", "ask for a token", code="REQ-TOKENS")
+    return asked
+
+
+def _min_tokens(inputs: Inputs, row: int, max_tokens: int) -> int:
+    asked: int = inputs.value("min_tokens", row) or 0
+    if not 0 <= asked <= max_tokens:
+        raise RequestError(
+            f"input min_tokens must be between 0 and max_tokens {max_tokens}, got {asked}",
+            "ask for no more at least than at most",
+            code="REQ-TOKENS",
+        )
     return asked
 
 
@@ -187,14 +201,6 @@ def _refuse_unserved(inputs: Inputs, row: int) -> None:
 def _switch(inputs: Inputs, name: str, row: int, *, default: bool) -> bool:
     value = inputs.value(name, row)
     return default if value is None else bool(value)
-
-
-def _num_sequences(asked: int | None) -> int:
-    if asked is not None and asked < 1:
-        raise RequestError(
-            f"input num_return_sequences must be at least 1, got {asked}", "ask for one", code="REQ-SEQUENCES"
-        )
-    return asked or 1
 
 
 def _draft_len(asked: int | None, defaults: BuildDefaults) -> int:

@@ -84,14 +84,36 @@ class Inputs:
         array = self.array(name, row)
         return [] if array is None else [float(value) for value in array.reshape(-1)]
 
+    def weighted_texts(self, texts: str, weights: str, row: int) -> tuple[list[str], list[float]]:
+        """One row of two inputs that belong together; in a batch, shorter rows are padded with empty strings.
+
+        Raises RequestError when one holds more than the other.
+        """
+        words, numbers = self._texts(texts, row), self.numbers(weights, row)
+        if len(words) != len(numbers):
+            words = [word for word in words if word]
+        if len(words) != len(numbers):
+            raise RequestError(
+                f"input {texts} holds {len(words)} words, {weights} {len(numbers)} numbers",
+                "send one weight for each word",
+                code="REQ-INPUT",
+            )
+        pairs = [(word, number) for word, number in zip(words, numbers, strict=True) if word]
+        return [word for word, _ in pairs], [number for _, number in pairs]
+
     def texts(self, name: str, row: int) -> list[str]:
         """One row of an input with any number of strings; empty ones are padding."""
+        return [text for text in self._texts(name, row) if text]
+
+    def _texts(self, name: str, row: int) -> list[str]:
         array = self.array(name, row)
-        return [] if array is None else [text for item in array.reshape(-1) if (text := _decode(item, name))]
+        return [] if array is None else [_decode(item, name) for item in array.reshape(-1)]
 
 
 def _decode(value: bytes, name: str) -> str:
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise RequestError(f"input {name} is not UTF-8: {error.reason} at byte {error.start}", "send UTF-8") from None
+        raise RequestError(
+            f"input {name} is not UTF-8: {error.reason} at byte {error.start}", "send UTF-8", code="REQ-INPUT"
+        ) from None

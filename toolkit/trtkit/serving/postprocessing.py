@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trtkit.errors import TrtkitError
+from trtkit.errors import RequestError, TrtkitError
 from trtkit.serving.arguments import read_arguments
 from trtkit.serving.contract import POSTPROCESSING, contracts
 from trtkit.serving.inputs import Inputs
@@ -44,6 +44,12 @@ class Postprocessor:
         """One text per beam: the tokens up to the beam's length."""
         beams, lengths = inputs.array("TOKENS_BATCH", row), inputs.array("SEQUENCE_LENGTH", row)
         assert beams is not None and lengths is not None, "both are required inputs"
+        if len(lengths) != len(beams) or np.any(lengths < 0) or np.any(lengths > beams.shape[1]):
+            raise RequestError(
+                f"input SEQUENCE_LENGTH is {lengths.tolist()}, TOKENS_BATCH has {len(beams)} rows of {beams.shape[1]}",
+                "send the number of tokens of each row",
+                code="REQ-INPUT",
+            )
         return [self._text(beam[:length]) for beam, length in zip(beams, lengths, strict=True)]
 
     def _text(self, token_ids: Array) -> bytes:

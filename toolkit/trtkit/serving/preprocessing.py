@@ -48,6 +48,8 @@ class Preprocessor:
         is_chat = inputs.flag(CHAT_PARAMETER)
         texts = [self._prompts.text(inputs.text("QUERY", row) or "", is_chat=is_chat) for row in rows]
         prompts = [self._prompts.encode(text, is_chat=is_chat) for text in texts]
+        if not all(prompts):
+            raise RequestError("input QUERY (text_input) holds no token", "send a prompt", code="REQ-EMPTY")
         lengths = [inputs.value("REQUEST_OUTPUT_LEN", row) for row in rows]
         if min(lengths) < 1:
             raise RequestError(
@@ -88,8 +90,7 @@ class Preprocessor:
         rows = [
             embedding_bias(
                 self._tokenizer,
-                inputs.texts("EMBEDDING_BIAS_WORDS", row),
-                inputs.numbers("EMBEDDING_BIAS_WEIGHTS", row),
+                *inputs.weighted_texts("EMBEDDING_BIAS_WORDS", "EMBEDDING_BIAS_WEIGHTS", row),
                 self._vocab_size,
             )
             for row in range(inputs.num_rows)

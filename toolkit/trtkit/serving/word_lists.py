@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from trtkit.errors import RequestError
 from trtkit.serving.text import TextTokenizer
 
 
@@ -17,16 +16,7 @@ def word_tokens(tokenizer: TextTokenizer, words: Sequence[str]) -> list[list[int
 def embedding_bias(
     tokenizer: TextTokenizer, words: Sequence[str], weights: Sequence[float], vocab_size: int
 ) -> NDArray[np.float32] | None:
-    """What is added to the logits: a word's weight at every token of its spellings. None without words.
-
-    Raises RequestError when words and weights do not match.
-    """
-    if len(words) != len(weights):
-        raise RequestError(
-            f"input embedding_bias_words holds {len(words)} words, embedding_bias_weights {len(weights)} numbers",
-            "send one weight for each word",
-            code="REQ-INPUT",
-        )
+    """What is added to the logits: a word's weight at every token of its spellings. None without words."""
     if not words:
         return None
     bias = np.zeros(vocab_size, dtype=np.float32)

@@ -7,6 +7,7 @@ import numpy as np
 from trtkit.errors import RequestError
 from trtkit.reference.request import BeamRules, GenerationRequest, Returns
 from trtkit.reference.sampling.params import SamplingParams
+from trtkit.serving.batch import num_sequences
 from trtkit.serving.inputs import Inputs
 from trtkit.serving.tensor import Array
 from trtkit.serving.words import unpack_words
@@ -89,15 +90,16 @@ def read_request(inputs: Inputs, row: int, engine_id: str, limits: ModelLimits) 
         beam=_beam(inputs, row, limits.max_beam_width),
     )
     exclude = inputs.value("exclude_input_in_output", row)
-    count = _num_sequences(inputs, row)
+    asked = inputs.value("num_return_sequences", row)
+    count = num_sequences(asked)
     width = generation.beam.width if generation.beam else 1
     return LlmRequest(
         generation=generation,
         streaming=bool(inputs.value("streaming", row)),
         includes_prompt=not (limits.excludes_prompt if exclude is None else exclude),
         wants_measures=bool(inputs.value("return_perf_metrics", row)),
-        num_sequences=1 if generation.beam else count or 1,
-        num_beams=min(count or width, width),
+        num_sequences=1 if generation.beam else count,
+        num_beams=width if asked is None else min(count, width),
     )
 
 
@@ -144,15 +146,6 @@ def _words(inputs: Inputs, name: str, row: int) -> tuple[tuple[int, ...], ...]:
         raise RequestError(
             f"input {name}: {error}", "send tokens above end offsets, padded with -1", code="REQ-INPUT"
         ) from None
-
-
-def _num_sequences(inputs: Inputs, row: int) -> int | None:
-    count = inputs.value("num_return_sequences", row)
-    if count is not None and count < 1:
-        raise RequestError(
-            f"input num_return_sequences must be at least 1, got {count}", "ask for one", code="REQ-SEQUENCES"
-        )
-    return count if count is None else int(count)
 
 
 def _bias(inputs: Inputs, row: int, vocab_size: int) -> Array | None:

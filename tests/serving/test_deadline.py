@@ -1,6 +1,7 @@
 """The time that a request may take: nothing is stopped too early, and a body that hangs is stopped."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -31,6 +32,12 @@ def test_a_body_in_time_is_left_alone() -> None:
         pass
     deadline.check()
     assert not stopped.is_set()
+
+
+def test_a_time_beyond_what_the_clock_holds_is_no_deadline() -> None:
+    for timeout_s in (2**63 / 1e6, 1e300):
+        with Deadline(timeout_s).enforced(lambda: pytest.fail("stopped")):
+            time.sleep(0.05)  # pytest reports what fails in the timer's thread
 
 
 def test_waiting_counts_and_no_deadline_never_ends() -> None:

@@ -26,7 +26,8 @@ class Deadline:
         if self._timeout_s is None:
             yield
             return
-        timer = threading.Timer(max(0.0, self._left_s(self._timeout_s)), stop)
+        left_s = min(max(0.0, self._left_s(self._timeout_s)), threading.TIMEOUT_MAX)
+        timer = threading.Timer(left_s, stop)
         timer.daemon = True
         timer.start()
         try:

@@ -1,22 +1,31 @@
 """Users' own tests: assertions that fail with the whole story, and the fixtures of the pytest plugin."""
 
+import asyncio
+import json
+import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from deployed_tiny import change_weights, deployed_tiny
 from trtkit.builds import Build
+from trtkit.cli.bench import command as bench
+from trtkit.cli.main import cli
 from trtkit.errors import InputError
-from trtkit.evaluate.assertions import assert_parity
+from trtkit.evaluate.assertions import assert_latency, assert_parity
+from trtkit.evaluate.bench_run import BenchOptions
 from trtkit.evaluate.latency_limits import LatencyLimits, broken_limits
 from trtkit.evaluate.record_choice import PromptChoice
+from trtkit.evaluate.repeat import bench_command
 
 CHOICE = PromptChoice(limit=6)
 
 
-def bench() -> dict[str, Any]:
+def report() -> dict[str, Any]:
     def run(mode: str, draft_len: int, ttft: float, tpot: float | None, acceptance: float | None) -> dict[str, Any]:
         return {
             "mode": mode,
@@ -38,12 +47,12 @@ def bench() -> dict[str, Any]:
 
 
 def test_figures_within_their_limits_break_nothing() -> None:
-    assert list(broken_limits(bench(), LatencyLimits(25.0, 6.0, 0.8, 0.3))) == []
-    assert list(broken_limits(bench(), LatencyLimits())) == []
+    assert list(broken_limits(report(), LatencyLimits(25.0, 6.0, 0.8, 0.3))) == []
+    assert list(broken_limits(report(), LatencyLimits())) == []
 
 
 def test_every_broken_limit_is_a_line_and_transformers_has_none() -> None:
-    assert list(broken_limits(bench(), LatencyLimits(22.0, 4.0, 1.1, 0.5))) == [
+    assert list(broken_limits(report(), LatencyLimits(22.0, 4.0, 1.1, 0.5))) == [
         "target c=1: tpot_ms 5, at most 4 allowed",
         "K=4 c=1: ttft_ms 25, at most 22 allowed",
         "K=4 c=1: tpot_ms 6, at most 4 allowed",
@@ -53,7 +62,7 @@ def test_every_broken_limit_is_a_line_and_transformers_has_none() -> None:
 
 
 def test_a_figure_that_was_not_measured_breaks_its_limit() -> None:
-    document = bench()
+    document = report()
     document["runs"][1]["tpot_ms"], document["speedups"] = None, []
     assert list(broken_limits(document, LatencyLimits(max_tpot_ms=10.0, min_speedup=0.5))) == [
         "target c=1: tpot_ms not measured, at most 10 allowed",
@@ -95,9 +104,9 @@ def test_the_shipped_tests_run_on_a_build(build: Build, tmp_path: Path) -> None:
         "2",
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    # The tiny build has no chat template and takes short prompts alone; no rate is above 1.
+    # The tiny build has no chat template, takes short prompts alone, and likes no token; no rate is above 1.
     assert "acceptance_rate 1, at least 2 asked for" in done.stdout, done.stdout
-    assert "1 failed, 4 passed, 4 skipped" in done.stdout, done.stdout
+    assert "1 failed, 3 passed, 5 skipped" in done.stdout, done.stdout
 
 
 @pytest.mark.tritonserver
@@ -124,6 +133,58 @@ def test_a_share_that_is_none_is_refused(share: float, build: Build) -> None:
 def test_a_limit_that_limits_nothing_is_refused(limit: float) -> None:
     with pytest.raises(InputError, match=f"max_ttft_ms is {limit}, which limits nothing"):
         LatencyLimits(max_ttft_ms=limit)
+
+
+def test_a_report_says_the_command_that_does_it_again(build: Build) -> None:
+    choice = PromptChoice(limit=1, group="short", max_new_tokens=4)
+    command = assert_parity(build, choice, min_identical=0.5, in_process=True)["command"]
+    said = ["--limit", "1", "--max-new-tokens", "4", "--group", "short", "--min-identical", "0.5", "--in-process"]
+    assert shlex.split(command) == ["trtkit", "parity", "check", str(build.folder), *said]
+    again = CliRunner().invoke(cli, [*shlex.split(command)[1:], "--json"])
+    assert again.exit_code == 0, again.stderr
+    assert [prompt["group"] for prompt in json.loads(again.stdout)["prompts"]] == ["short"]
+
+
+def test_every_option_of_a_bench_is_in_the_command_that_does_it_again() -> None:
+    options = BenchOptions(
+        PromptChoice(limit=3),
+        draft_lens=(1, 2),
+        concurrencies=(4,),
+        num_requests=5,
+        cold=False,
+        with_oracle=True,
+        plot=False,
+        baseline=Path("a b.json"),
+        limits=LatencyLimits(max_ttft_ms=200.0),
+    )
+    command = bench_command(Path("b"), options)
+    assert command == (
+        "trtkit bench b --limit 3 --max-ttft-ms 200.0 --draft-len 1 --draft-len 2 --concurrency 4 --requests 5 "
+        "--baseline 'a b.json' --warm --no-plot --oracle"
+    )
+    bench.make_context("bench", shlex.split(command)[2:]).close()
+
+
+@pytest.mark.tritonserver
+def test_an_assertion_of_latency_holds_the_baseline_and_runs_inside_a_loop(build: Build, tmp_path: Path) -> None:
+    baseline = {
+        "schema": "trtkit.bench-baseline/1",
+        "tolerances": {"acceptance_rate": 0.1},
+        "runs": {"speculative K=3 c=1": {"acceptance_rate": 5.0}},
+    }
+    (tmp_path / "baseline.json").write_text(json.dumps(baseline))
+    options = BenchOptions(PromptChoice(limit=1), num_requests=1, rounds=1, plot=False)
+
+    async def from_a_notebook() -> None:
+        assert_latency(build, options=replace(options, baseline=tmp_path / "baseline.json"))
+
+    with pytest.raises(AssertionError, match=r"(?s)acceptance_rate 1\.000, baseline 5\.000.*## Bench of"):
+        asyncio.run(from_a_notebook())
+
+
+def test_a_class_that_no_prompt_is_of_is_refused(build: Build) -> None:
+    with pytest.raises(InputError, match="no prompt is of the class poems"):
+        assert_parity(build, PromptChoice(group="poems"), in_process=True)
 
 
 def test_a_difference_fails_with_the_report(build: Build) -> None:

@@ -59,7 +59,8 @@ def test_another_temperature_is_found(scale: float, build: Build, tmp_path_facto
     ("arguments", "said"),
     [
         (("--alpha", "0.0001"), "at which none can ever fail"),
-        (("--temperature", "0.0001"), "one token is all but certain"),
+        (("--temperature", "1000"), "no position can be tested"),
+        (("--temperature", "0.0001"), "no position can be tested"),
     ],
 )
 def test_a_check_that_could_not_fail_is_refused(arguments: tuple[str, str], said: str, build: Build) -> None:

@@ -41,6 +41,7 @@ def _prompt_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--prompts", type=_FILE, help="Text or JSONL file; default: the prompts that trtkit ships."),
         click.option("--limit", type=click.IntRange(min=1), help="Only the first N prompts."),
         click.option("--max-new-tokens", type=click.IntRange(min=1), help="Length of the answers."),
+        click.option("--group", help="Only the prompts of this class."),
     )
     for option in reversed(options):
         function = option(function)
@@ -100,7 +101,7 @@ def check(output: Output, target: str, **options: Any) -> None:
     a near-tie. Exits with 1 when an answer is different. NVIDIA's llmapi model and OpenAI-compatible servers choose
     their own draft length; where they send no token ids, answers are compared as text.
     """
-    choice = PromptChoice(*(options.pop(key) for key in ("prompts", "limit", "max_new_tokens")))
+    choice = PromptChoice(*(options.pop(key) for key in ("prompts", "limit", "max_new_tokens", "group")))
     shares = ParityShares(*(options.pop(key) for key in ("min_identical", "max_near_tie")))
     formats = GivenFormats(*(options.pop(key) for key in ("dtype", "kv_dtype", "quantization")))
     repeat = shlex.join(["trtkit", *sys.argv[1:]])
@@ -223,8 +224,10 @@ def _case_name(case: Mapping[str, Any]) -> str:
 
 def _acceptance(document: Mapping[str, Any]) -> str:
     rates = {cache: rate for cache, rate in document["acceptance"].items() if rate is not None}
-    if not rates:
+    if not any(case["num_draft_tokens"] for prompt in document["prompts"] for case in prompt["cases"]):
         return "no drafts were made"
+    if not rates:
+        return "acceptance rate: no prompt met a draft length cold, which takes more prompts"
     return "acceptance rate of the same prompts: " + ", ".join(f"{cache} {rate:.3f}" for cache, rate in rates.items())
 
 

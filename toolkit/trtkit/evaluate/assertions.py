@@ -5,12 +5,14 @@ from typing import Any
 
 from trtkit.builds import Build
 from trtkit.errors import DifferenceError
-from trtkit.evaluate.bench_run import BenchOptions, bench_deployment
+from trtkit.evaluate.bench_run import BenchOptions, bench_deployment, refuse_regression
 from trtkit.evaluate.deployment import Target
-from trtkit.evaluate.latency_limits import LatencyLimits
+from trtkit.evaluate.latency_limits import LatencyLimits, refuse_slowness
 from trtkit.evaluate.parity_run import CheckOptions, check_parity
 from trtkit.evaluate.parity_shares import ParityShares, refuse_difference
 from trtkit.evaluate.record_choice import PromptChoice
+from trtkit.evaluate.repeat import bench_command, check_command
+from trtkit.evaluate.reports.bench_summary import bench_markdown
 from trtkit.evaluate.reports.markdown import parity_markdown
 
 
@@ -28,6 +30,7 @@ def assert_parity(
     """
     shares = ParityShares(min_identical, max_near_tie)
     options = CheckOptions(choice or PromptChoice(), shares=shares, in_process=in_process)
+    options = replace(options, command=check_command(build.folder, options))
     document = check_parity(Target(str(build.folder), build), options)
     try:
         refuse_difference(document)
@@ -55,13 +58,17 @@ def assert_sampling(build: Build, choice: PromptChoice, *, distance: float = 0.2
 def assert_latency(
     build: Build, limits: LatencyLimits | None = None, options: BenchOptions | None = None
 ) -> dict[str, Any]:
-    """Fail with every run that breaks a limit; the build's own limits hold where none is given here.
+    """Fail with every run that breaks a limit, and every measure below the baseline.
 
-    Returns the document of `trtkit bench --json`.
+    The build's own limits and baseline hold where none is given here. Returns the document of `trtkit bench --json`.
     """
     chosen = options or BenchOptions(PromptChoice(), plot=False)
-    target = Target(str(build.folder), build)
-    document = bench_deployment(target, replace(chosen, limits=limits or chosen.limits))
-    if document["broken_limits"]:
-        raise AssertionError("\n".join(document["broken_limits"]))
+    chosen = replace(chosen, limits=limits or chosen.limits)
+    chosen = replace(chosen, command=bench_command(build.folder, chosen))
+    document = bench_deployment(Target(str(build.folder), build), chosen)
+    try:
+        refuse_regression(document)
+        refuse_slowness(document)
+    except DifferenceError as error:
+        raise AssertionError(f"{error}\n\n{bench_markdown(document)}") from None
     return document

@@ -1,6 +1,5 @@
 """`trtkit bench`: from a build or URL and options to figures, reports and a plot. Knows the order of steps."""
 
-import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -29,6 +28,7 @@ from trtkit.evaluate.reports.bench_html import bench_html
 from trtkit.evaluate.reports.bench_summary import bench_junit, bench_markdown
 from trtkit.evaluate.sources import unchanged_source
 from trtkit.evaluate.traffic import prompts_jsonl, trace_jsonl
+from trtkit.evaluate.workers import run_loop
 from trtkit.progress import OnProgress, silent
 
 DEFAULT_REQUESTS = 8
@@ -76,7 +76,7 @@ def bench_deployment(
     standing = _standing_baseline(baseline_path, options)
     plan = _plan(target, options)
     with open_address(target, on_progress) as address:
-        runs = asyncio.run(_run(target, address, plan, Timer(clock_ns), on_progress))
+        runs = run_loop(_run(target, address, plan, Timer(clock_ns), on_progress))
     document = bench_document(runs, plan, _context(target, options))
     limits = options.limits.over(target.build)
     document |= {"limits": asdict(limits), "broken_limits": list(broken_limits(document, limits))}

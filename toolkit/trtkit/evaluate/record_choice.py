@@ -30,9 +30,14 @@ class PromptChoice:
     group: str | None = None
 
     def read(self, build: Build | None) -> list[Prompt]:
-        """The chosen prompts. Raises InputError for a file that holds none."""
+        """The chosen prompts. Raises InputError for a file that holds none, or none of the class."""
         configured = build.config.verification.prompts if build is not None else None
         found = choose_prompts(self.prompts or (Path(configured) if configured else None), None)
+        groups = dict.fromkeys(prompt.group for prompt in found)
+        if self.group is not None and self.group not in groups:
+            raise InputError(
+                f"no prompt is of the class {self.group}", f"choose one of {', '.join(groups)}", code="PROMPTS-GROUP"
+            )
         return [prompt for prompt in found if self.group in (None, prompt.group)][: self.limit]
 
     def length(self, build: Build) -> int:

@@ -75,9 +75,9 @@ def check_sampling(build: Build, options: SamplingOptions, on_progress: OnProgre
         on_progress(Progress("sampling", len(sources), len(sources), "runs"))
     if not any(one.tests for one in sampled):
         raise InputError(
-            "at every position tested one token is all but certain, so that samples say nothing",
-            "give other prompts, a higher --temperature, or more --samples",
-            code="SAMPLING-CERTAIN",
+            "no position can be tested: one token is all but certain, or each is rarer than a few of these samples",
+            "give other prompts, another --temperature, or more --samples",
+            code="SAMPLING-UNTESTED",
         )
     document = _document(build, options, sampled)
     write_document(build.folder / "parity" / "sampling.json", document)

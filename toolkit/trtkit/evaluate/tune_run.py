@@ -1,6 +1,5 @@
 """`trtkit tune`: from a build or URL and options to a report and the build's schedule. Knows the order of steps."""
 
-import asyncio
 import json
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from trtkit.evaluate.reports.tune_html import tune_html
 from trtkit.evaluate.tune import Sweep, TunedLevel, TunePlan
 from trtkit.evaluate.tune_plot import plot_tune
 from trtkit.evaluate.tune_prediction import predictor_of
+from trtkit.evaluate.workers import run_loop
 from trtkit.progress import OnProgress, silent
 from trtkit.serving.draft_schedule import FILE, DraftSchedule, input_digests, schedule_document
 
@@ -61,7 +61,7 @@ def tune_deployment(
     plan = _plan(target, options)
     timer = Timer(clock_ns)
     with open_address(target, on_progress) as address:
-        levels, elapsed_s = asyncio.run(_sweep(address, plan, timer, on_progress))
+        levels, elapsed_s = run_loop(_sweep(address, plan, timer, on_progress))
     schedule = schedule_of(levels)
     if schedule is None:
         raise InputError(

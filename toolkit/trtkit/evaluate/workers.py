@@ -1,8 +1,22 @@
-"""Threads that ask a deployment, and are not waited for once the asking is given up. Knows no requests."""
+"""Threads and event loops that ask a deployment; given up, they are not waited for. Knows no requests."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def run_loop(work: Coroutine[Any, Any, T]) -> T:
+    """asyncio.run, also where this thread runs a loop already, as in a notebook or an asynchronous test."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
 
 
 @contextmanager

@@ -1,0 +1,54 @@
+"""The command line that does again what was asked for in Python. Knows options and their flags, runs nothing."""
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+from trtkit.evaluate.bench_run import BenchOptions
+from trtkit.evaluate.parity_run import CheckOptions
+from trtkit.evaluate.record_choice import PromptChoice
+
+_BENCH_FLAGS = {
+    "draft_lens": "--draft-len",
+    "concurrencies": "--concurrency",
+    "rates": "--rate",
+    "trace": "--trace",
+    "seed": "--seed",
+    "num_requests": "--requests",
+    "rounds": "--rounds",
+    "baseline": "--baseline",
+    "out": "--out",
+}
+_BENCH_SWITCHES = {
+    "cold": "--warm",
+    "plot": "--no-plot",
+    "with_oracle": "--oracle",
+    "update_baseline": "--update-baseline",
+}
+
+
+def check_command(build: Path, options: CheckOptions) -> str:
+    """`trtkit parity check` with the prompts and shares of these options."""
+    words = ["trtkit", "parity", "check", str(build), *_given(options.choice), *_given(options.shares)]
+    return shlex.join([*words, *(["--in-process"] if options.in_process else [])])
+
+
+def bench_command(build: Path, options: BenchOptions) -> str:
+    """`trtkit bench` with these options."""
+    words = ["trtkit", "bench", str(build), *_given(options.choice), *_given(options.limits)]
+    usual = BenchOptions(PromptChoice())
+    for name, flag in _BENCH_FLAGS.items():
+        value = getattr(options, name)
+        if value != getattr(usual, name):
+            words += [part for each in (value if isinstance(value, tuple) else (value,)) for part in (flag, str(each))]
+    words += [flag for name, flag in _BENCH_SWITCHES.items() if getattr(options, name) != getattr(usual, name)]
+    return shlex.join(words)
+
+
+def _given(chosen: object) -> Iterator[str]:
+    """The flags of a dataclass whose fields are named as they are; None was not given."""
+    for field in fields(chosen):  # type: ignore[arg-type]
+        value = getattr(chosen, field.name)
+        if value is not None:
+            yield from (f"--{field.name.replace('_', '-')}", str(value))

@@ -44,6 +44,21 @@ def test_templates_know_the_date_they_are_given(tmp_path: Path) -> None:
     assert render(tmp_path) == "2026-01-02"
 
 
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{% for m in messages %}{{ m.content }}{% break %}{% endfor %}", "hi"),
+        ("{% for m in messages %}{% generation %}{{ m.content }}!{% endgeneration %}{% endfor %}", "hi!"),
+        ("{{ messages[0].content | tojson(indent=2) }}{{ '<é>' | tojson(ensure_ascii=True) }}", '"hi""<\\u00e9>"'),
+        ("{% if tools is not none or documents is not none %}tools{% endif %}.", "."),
+        ("{{ bos_token is defined }}{{ eos_token is defined }}", "TrueFalse"),
+    ],
+)
+def test_templates_find_what_transformers_offers_them(template: str, text: str, tmp_path: Path) -> None:
+    config(tmp_path, chat_template=template)
+    assert render(tmp_path) == text
+
+
 def test_a_template_that_refuses_says_why(tmp_path: Path) -> None:
     config(tmp_path, chat_template="{{ raise_exception('roles must alternate') }}")
     with pytest.raises(InputError, match=r"CHAT-TEMPLATE: .*roles must alternate"):
@@ -91,14 +106,23 @@ def test_a_template_that_is_no_jinja_is_named(tmp_path: Path) -> None:
 def test_a_text_is_one_message_and_a_json_list_is_a_history() -> None:
     history = [{"role": "system", "content": "be short"}, {"role": "user", "content": "hi"}]
     assert messages_of(json.dumps(history)) == history
+    assert messages_of(json.dumps(history, indent=2)) == history
     assert messages_of("[1] is a footnote") == [{"role": "user", "content": "[1] is a footnote"}]
+
+
+def test_a_content_may_be_parts_of_text() -> None:
+    parts = [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]
+    assert messages_of(json.dumps([{"role": "user", "content": parts}])) == [{"role": "user", "content": "one two"}]
 
 
 @pytest.mark.parametrize(
     "text",
-    ['[{"role": "user"}]', '[{"role": "user", "content": "hi"}', '[{"a": 1}, 2]',
+    ['[{"role": "user", "content": null}]', '[{"role": 1, "content": "hi"}]',
+     '[{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]',
+     '[{"role": "user", "content": {"a": 1}}]',
+     '[{"role": "user"}]', '[{"role": "user", "content": "hi"}', '[{"a": 1}, 2]',
      r'[{"role": "user", "content": "\ud800"}]', '[{"a": ' * 2000],
-    ids=["role alone", "cut off", "numbers", "surrogate", "deep"],
+    ids=["null", "number", "image", "object", "role alone", "cut off", "numbers", "surrogate", "deep"],
 )  # fmt: skip
 def test_a_list_of_no_messages_is_refused_with_the_right_form(text: str) -> None:
     with pytest.raises(RequestError, match=r"(?s)REQ-CHAT: input text_input.*\[{\"role\""):

@@ -2,12 +2,14 @@
 
 import datetime
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 from trtkit.errors import InputError, MissingToolError, RequestError
 
+_LOOKS_LIKE_MESSAGES = re.compile(r"\s*\[\s*\{")
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 # How a template, which is a program, may fail besides refusing.
 _PROGRAM_FAILURES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
@@ -26,18 +28,17 @@ class ChatTemplate:
         """Read and compile. Raises InputError when the folder has no template, MissingToolError without Jinja."""
         try:
             from jinja2 import TemplateError
-            from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+            from trtkit.serving.chat_environment import chat_environment
         except ImportError:
             raise MissingToolError("chat templates need jinja2", "pip install 'trtkit[serve]'", code="JINJA") from None
         config = _config(folder)
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
-        environment.globals["raise_exception"] = _refuse
         try:
-            template = environment.from_string(_source(folder, config))
+            template = chat_environment().from_string(_source(folder, config))
         except TemplateError as error:
             raise _unusable(f"the chat template is none: {error}", folder) from None
-        return cls(template, {key: _text(config.get(key)) for key in _SPECIAL}, folder)
+        special = {key: text for key in _SPECIAL if (text := _text(config.get(key)))}
+        return cls(template, special, folder)
 
     def render(self, messages: Sequence[Mapping[str, str]], now: datetime.datetime) -> str:
         """The text of `messages` ("role", "content"), ready for the answer. It holds its own BOS, if it wants one.
@@ -49,7 +50,12 @@ class ChatTemplate:
         try:
             return str(
                 self._template.render(
-                    messages=messages, add_generation_prompt=True, strftime_now=now.strftime, **self._special
+                    messages=messages,
+                    tools=None,
+                    documents=None,
+                    add_generation_prompt=True,
+                    strftime_now=now.strftime,
+                    **self._special,
                 )
             )
         except TemplateError as error:
@@ -61,14 +67,15 @@ class ChatTemplate:
 def messages_of(text: str) -> list[dict[str, str]]:
     """A JSON list of messages, or plain text as one message of the user.
 
-    Raises RequestError for a list whose entries are no messages.
+    A content may be a list of parts of text, as OpenAI's clients send it. Raises RequestError for a list whose entries
+    are no messages.
     """
-    if not text.lstrip().startswith("[{"):
+    if not _LOOKS_LIKE_MESSAGES.match(text):
         return [{"role": "user", "content": text}]
     try:
         messages = json.loads(text)
         json.dumps(messages, ensure_ascii=False).encode("utf-8")  # half a surrogate pair is no character
-        return [{"role": str(message["role"]), "content": str(message["content"])} for message in messages]
+        return [{"role": _string(message["role"]), "content": _content(message["content"])} for message in messages]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise RequestError(
             f"input text_input is no list of messages: {type(error).__name__}: {error}",
@@ -77,10 +84,18 @@ def messages_of(text: str) -> list[dict[str, str]]:
         ) from None
 
 
-def _refuse(message: str) -> NoReturn:
-    from jinja2 import TemplateError
+def _content(content: Any) -> str:
+    """A message's text. TypeError for what is none: a template would print Python's way of writing it."""
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    if any(part["type"] != "text" for part in parts):
+        raise TypeError("a part of a content is no text")
+    return "".join(_string(part["text"]) for part in parts)
 
-    raise TemplateError(message)
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.80} is no string")
+    return value
 
 
 def _unusable(cause: str, folder: Path) -> InputError:

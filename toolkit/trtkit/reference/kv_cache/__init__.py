@@ -1,1 +1,1 @@
-"""Keys and values of tokens already seen. `slots` counts in ints and imports no torch, `storage` holds the tensors."""
+"""Keys and values of tokens already seen: options, blocks, prefixes (ints, no torch), and the tensors (`storage`)."""

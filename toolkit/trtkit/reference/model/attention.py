@@ -65,7 +65,7 @@ class Attention:
         self._masks = {
             (visible, is_apart): self._mask(visible, max_keys, is_apart=is_apart)
             for visible in self._visible.values()
-            for is_apart in (False, True)
+            for is_apart in ((False, True) if sink_tokens else (False,))
         }
 
     def plan(self, spans: Sequence[Span], out: Tensor, turn: Tensor | None = None) -> "TilePlan":

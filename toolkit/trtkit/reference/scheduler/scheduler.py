@@ -1,6 +1,6 @@
 """Scheduler: admission, preemption, and the work of one step. Knows blocks by their tables, no tensors."""
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
@@ -53,7 +53,7 @@ class Scheduler:
         self.tables = tables
         self._max_sequences = max_sequences
         self._max_num_tokens = max_num_tokens
-        self._waiting: deque[Sequence] = deque()
+        self._waiting: OrderedDict[str, Sequence] = OrderedDict()
         self._running: dict[str, Sequence] = {}
 
     @property
@@ -63,7 +63,7 @@ class Scheduler:
 
     def knows(self, request_id: str) -> bool:
         """The request is waiting or running."""
-        return request_id in self._running or any(other.request.request_id == request_id for other in self._waiting)
+        return request_id in self._running or request_id in self._waiting
 
     def running(self, request_id: str) -> Sequence | None:
         """The sequence of a request that has been admitted."""
@@ -71,7 +71,7 @@ class Scheduler:
 
     def enqueue(self, request: GenerationRequest) -> None:
         """Let a request wait for blocks."""
-        self._waiting.append(Sequence(request))
+        self._waiting[request.request_id] = Sequence(request)
 
     def plan(self) -> StepPlan:
         """Share the rows of the next pass out: to what runs already, then to what can be admitted."""
@@ -107,20 +107,18 @@ class Scheduler:
         if sequence is not None:
             self.tables.release(sequence.blocks)
             return sequence
-        waiting = next(other for other in self._waiting if other.request.request_id == request_id)
-        self._waiting.remove(waiting)
-        return waiting
+        return self._waiting.pop(request_id)
 
     def cancel_all(self) -> None:
         """Forget all requests, and free their blocks."""
-        for sequence in [*self._running.values(), *self._waiting]:
-            self.cancel(sequence.request.request_id)
+        for request_id in [*self._running, *self._waiting]:
+            self.cancel(request_id)
 
     def check(self) -> None:
         """Raise AssertionError when blocks and sequences do not fit each other."""
         self.tables.check(sequence.blocks for sequence in self._running.values())
         assert len(self._running) <= self._max_sequences, "more sequences run than may"
-        assert all(sequence.table is None for sequence in self._waiting), "a waiting sequence owns blocks"
+        assert all(sequence.table is None for sequence in self._waiting.values()), "a waiting sequence owns blocks"
 
     def _admit(self) -> bool:
         """Start the request that has waited longest, if there is room for it.
@@ -129,13 +127,13 @@ class Scheduler:
         """
         if not self._waiting or len(self._running) >= self._max_sequences:
             return False
-        sequence, block_size = self._waiting[0], self.tables.block_size
+        sequence, block_size = next(iter(self._waiting.values())), self.tables.block_size
         growing = sum(len(other.blocks.blocks) * block_size < other.max_tokens for other in self._running.values())
         reuses = not sequence.request.returns.context_logits
         table = self.tables.admit(sequence.token_ids, max_tokens=sequence.max_tokens, spare=growing, reuses=reuses)
         if table is None:
             return False
-        self._waiting.popleft()
+        self._waiting.popitem(last=False)
         sequence.start(table)
         self._running[sequence.request.request_id] = sequence
         return True
@@ -164,4 +162,5 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         del self._running[sequence.request.request_id]
         self.tables.release(sequence.preempt())
-        self._waiting.appendleft(sequence)
+        self._waiting[sequence.request.request_id] = sequence
+        self._waiting.move_to_end(sequence.request.request_id, last=False)

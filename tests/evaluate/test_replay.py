@@ -1,5 +1,7 @@
 """The oracle follows a deployed answer: the right scores for the right tokens, one pass per distinct answer."""
 
+from dataclasses import asdict
+
 import pytest
 from parity_samples import deployed, header
 from tiny import tiny_checkpoint
@@ -8,6 +10,7 @@ from trtkit.evaluate.oracle import Oracle
 from trtkit.evaluate.parity import Referee
 from trtkit.evaluate.record import RecordedAnswer
 from trtkit.evaluate.replay import follow_near_ties
+from trtkit.evaluate.reports.junit import explain_case
 from trtkit.evaluate.tolerance import NumericProfile
 
 PROMPT = (5, 9, 33, 200, 7)
@@ -43,6 +46,22 @@ def test_another_token_is_scored_by_the_gap_that_the_record_holds(oracle: Oracle
 def test_the_best_of_several_end_tokens_stands_for_them(oracle: Oracle, answer: RecordedAnswer) -> None:
     runner_up, last = answer.steps[0].token_ids[1], answer.steps[0].token_ids[-1]
     assert oracle.follow(PROMPT, (last,), (last, runner_up))[0].token == runner_up
+
+
+@pytest.mark.parametrize("outside", [-1, 100_000])
+def test_an_id_that_is_no_token_is_different_and_said(outside: int, oracle: Oracle, answer: RecordedAnswer) -> None:
+    position = min(range(1, NUM_TOKENS - 2), key=lambda i: answer.steps[i].margin)
+    referee = Referee(header(end_ids=()), NumericProfile("bfloat16", 3, 64, conditioning=3.0))
+    start = (*answer.token_ids[:position], answer.steps[position].token_ids[1])
+    got = deployed(*start, outside, *answer.token_ids[len(start) + 1 :])
+    case = CheckedCase("p", "g", 0, "cold", referee.compare(answer, got, NUM_TOKENS), got)
+    assert case.comparison.verdict == "near-tie"
+    (followed,) = follow_near_ties(CheckResult((case,)), [answer], oracle, referee, NUM_TOKENS).cases
+    divergence = followed.comparison.divergence
+    assert followed.comparison.verdict == "different" and divergence is not None
+    assert (divergence.position, divergence.deployed_token, divergence.tolerance) == (position + 1, outside, 0.0)
+    said = explain_case({"prompt_lengths": None, "divergence": {**asdict(divergence), "margin": None}})
+    assert said == f"at token {position + 1} the deployment says {outside}, which is no token of the model"
 
 
 def test_the_rest_of_a_near_tie_is_judged(oracle: Oracle, answer: RecordedAnswer) -> None:

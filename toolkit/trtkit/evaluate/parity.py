@@ -50,8 +50,8 @@ class Comparison:
 class ScoredToken:
     """One token of a deployed answer as the oracle sees it after the deployment's own previous tokens.
 
-    gap is the oracle's best logit minus the token's, 0 where the token is the oracle's own choice; state_norm and
-    distance as in OracleStep.
+    gap is the oracle's best logit minus the token's, 0 where the token is the oracle's own choice, infinite where the
+    oracle has no such token; state_norm and distance as in OracleStep.
     """
 
     oracle_token: int
@@ -128,6 +128,8 @@ class Referee:
         return replace(self._judge_scored(position, token), margin_is_bound=rank is None)
 
     def _judge_scored(self, position: int, token: ScoredToken) -> Divergence:
+        if math.isinf(token.gap):  # no token of the vocabulary: no rounding makes one of it
+            return Divergence(position, token.oracle_token, token.token, token.gap, False, 0.0)
         magnitude = max(abs(token.best_logit), abs(token.best_logit - token.gap))
         tolerance = near_tie_tolerance(self.profile, LogitPair(token.state_norm, token.distance, magnitude))
         return Divergence(position, token.oracle_token, token.token, token.gap, False, tolerance)

@@ -4,6 +4,7 @@ Two answers that part at a near-tie have nothing in common afterwards, so compar
 But the oracle can be asked, after the deployment's own tokens, what it would have said next.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -43,8 +44,25 @@ def follow_near_ties(
 def _scored(
     case: CheckedCase, prompt_ids: tuple[int, ...], oracle: Oracle, referee: Referee, max_new_tokens: int
 ) -> list[ScoredToken]:
-    header = referee.header
+    """Up to the first id that is no token of the oracle's: no prefix that ends with it can be asked for."""
     token_ids = referee.normalized(case.generation.token_ids, max_new_tokens)
+    outside = next((place for place, token in enumerate(token_ids) if not 0 <= token < oracle.vocab_size), None)
+    if outside is None:
+        return _scored_known(case, token_ids, prompt_ids, oracle, referee, max_new_tokens)
+    known = [*token_ids[:outside], 0]
+    *before, last = _scored_known(case, known, prompt_ids, oracle, referee, max_new_tokens)
+    return [*before, replace(last, token=token_ids[outside], gap=math.inf)]
+
+
+def _scored_known(
+    case: CheckedCase,
+    token_ids: list[int],
+    prompt_ids: tuple[int, ...],
+    oracle: Oracle,
+    referee: Referee,
+    max_new_tokens: int,
+) -> list[ScoredToken]:
+    header = referee.header
     if header.rolling is None:
         return oracle.follow(prompt_ids, token_ids, header.end_ids)
     steps = steps_of_case(case, token_ids)

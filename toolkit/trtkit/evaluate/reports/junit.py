@@ -53,12 +53,13 @@ def explain_case(case: Mapping[str, Any]) -> str | None:
 
 def _explain_divergence(divergence: Mapping[str, Any]) -> str:
     """One line: where, which tokens, how far apart the oracle holds them, and what rounding explains."""
-    margin = divergence["margin"]
+    margin, deployed = divergence["margin"], divergence["deployed_token"]
+    if margin is None and None not in (divergence["oracle_token"], deployed):
+        return f"at token {divergence['position']} the deployment says {deployed}, which is no token of the model"
     if margin is None:
         what = "goes on" if divergence["oracle_token"] is None else "stops"
         return f"at token {divergence['position']} the deployment {what} where the oracle does not"
     relation = "at least " if divergence["margin_is_bound"] else ""
-    deployed = divergence["deployed_token"]
     said = "text that none of the oracle's next tokens has" if deployed == UNKNOWN else deployed
     return (
         f"at token {divergence['position']} the oracle says {divergence['oracle_token']} and the deployment "

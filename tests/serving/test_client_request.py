@@ -33,12 +33,20 @@ DEFAULTS = BuildDefaults(
 ROLLING = replace(DEFAULTS, rolling=RollingWindow(2, 6, 2))
 
 
-def read(defaults: BuildDefaults = DEFAULTS, *, decoupled: bool = True, **values: Any) -> ClientRequest:
-    contract = bls_contract()
+def read(
+    defaults: BuildDefaults = DEFAULTS, *, decoupled: bool = True, release: str = "1.2.1", **values: Any
+) -> ClientRequest:
+    contract = bls_contract(release)
     values = {"text_input": "hello", "max_tokens": 4, **values}
     arrays = {name: one_row(contract.input(name), value) for name, value in values.items() if value is not None}
     inputs = Inputs(arrays, contract, "id")
-    return read_client_request(inputs, 0, llm_contract(TARGET, "1.2.1"), defaults, decoupled=decoupled)
+    return read_client_request(inputs, 0, llm_contract(TARGET, release), defaults, decoupled=decoupled)
+
+
+@pytest.mark.parametrize("names", [("seed", "min_tokens"), ("random_seed", "min_length")])
+def test_a_build_for_an_old_release_takes_the_old_names_and_the_new_ones(names: tuple[str, str]) -> None:
+    request = read(release="0.19.0", **dict(zip(names, (7, 2), strict=True)))
+    assert (dict(request.sampling), request.min_tokens) == ({"random_seed": [7]}, 2)
 
 
 def test_what_is_left_out_comes_from_the_build() -> None:

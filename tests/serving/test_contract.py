@@ -1,9 +1,12 @@
 """The tensors of the six models: NVIDIA's, whatever trtkit adds, and what drifted between releases."""
 
 import numpy as np
+import pytest
 from trtkit.serving.contract import BLS, ENSEMBLE, TARGET, bls_contract, contracts, llm_contract
 from trtkit.serving.tensor import one_row
 
+OLDER = {"random_seed", "min_length"}
+NEWER = {"seed", "min_tokens", "return_num_input_tokens", "return_num_output_tokens"}
 NAMES = {"preprocessing", "postprocessing", TARGET, "tensorrt_llm_draft", ENSEMBLE, BLS}
 
 
@@ -34,6 +37,27 @@ def test_old_releases_have_the_old_names() -> None:
     new = {tensor.name for tensor in llm_contract(TARGET, "0.20.0").inputs}
     assert old - new == {"random_seed", "min_length"}
     assert new - old == {"seed", "min_tokens", "return_num_input_tokens", "return_num_output_tokens"}
+
+
+@pytest.mark.parametrize("model", [ENSEMBLE, BLS])
+def test_clients_of_new_releases_may_ask_for_the_numbers_of_tokens(model: str) -> None:
+    contract = contracts("0.20.0", with_draft=True)[model]
+    assert contract.declares("return_num_input_tokens")
+    assert contract.declares("return_num_output_tokens")
+    assert {"num_input_tokens", "num_output_tokens"} <= {tensor.name for tensor in contract.outputs}
+
+
+def test_clients_of_old_releases_find_the_old_names_and_trtkits_own_client_the_new_ones() -> None:
+    old = contracts("0.19.0", with_draft=True)
+    assert {name for name in NEWER | OLDER if old[ENSEMBLE].declares(name)} == OLDER
+    assert {name for name in NEWER | OLDER if old[BLS].declares(name)} == OLDER | {"seed", "min_tokens"}
+    assert "num_input_tokens" not in {tensor.name for tensor in old[ENSEMBLE].outputs}
+    assert {tensor.name for tensor in old[BLS].outputs} == {tensor.name for tensor in bls_contract().outputs}
+
+
+def test_inputs_whose_lengths_differ_between_requests_may_share_a_batch() -> None:
+    fixed = {tensor.name for tensor in llm_contract(TARGET, "1.2.1").inputs if not (tensor.scalar or tensor.ragged)}
+    assert fixed == {"mrope_rotary_cos_sin", "mrope_position_deltas"}
 
 
 def test_a_row_has_the_batch_axis_and_the_declared_type() -> None:

@@ -168,6 +168,15 @@ def test_an_error_of_the_engine_reaches_the_caller() -> None:
     assert caller.responses == []
 
 
+def test_numbers_of_tokens_come_with_the_last_response_for_those_who_ask() -> None:
+    caller = Received()
+    answer = exchange(caller, counts=frozenset({"num_input_tokens", "num_output_tokens"}))
+    answer.take(step(7))
+    answer.take(step(8, END, reason="end_id"))
+    counts = [(sent.get("num_input_tokens"), sent.get("num_output_tokens")) for sent in caller.outputs]
+    assert counts == [(None, None), (np.array([[2]]), np.array([[2]]))]
+
+
 def test_measures_come_with_the_last_response_when_asked_for() -> None:
     caller = Received()
     answer = exchange(caller, draft_ids=(7, 8, 9), wants_measures=True, streaming=False)

@@ -61,6 +61,11 @@ def test_sampling_values_reach_the_engine() -> None:
     assert sampling.seed == 7
 
 
+def test_numbers_of_tokens_are_asked_for_one_by_one_where_the_release_has_them() -> None:
+    assert read(return_num_output_tokens=True, return_num_input_tokens=False).counts == {"num_output_tokens"}
+    assert read("0.19.0").counts == frozenset()
+
+
 def test_old_releases_call_seed_and_minimum_otherwise() -> None:
     generation = read("0.19.0", random_seed=7, min_length=2).generation
     assert (generation.sampling.seed, generation.min_new_tokens) == (7, 2)

@@ -45,10 +45,10 @@ class DraftTarget:
     def initialize(self, args: Mapping[str, str]) -> None:
         """Read parameters and tokenizer."""
         arguments = read_arguments(args)
-        self._contract = bls_contract()
         self._defaults = read_defaults(arguments)
         self._decoupled = arguments.decoupled
         self._release = arguments.parameter("tensorrt_llm_version")
+        self._contract = bls_contract(self._release)
         self._target_name = arguments.parameter("tensorrt_llm_model_name")
         self._draft_name = arguments.parameter("tensorrt_llm_draft_model_name", "")
         self._llm_contract = llm_contract(self._target_name, self._release)

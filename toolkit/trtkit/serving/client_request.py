@@ -10,7 +10,7 @@ import numpy as np
 from trtkit.errors import RequestError
 from trtkit.serving.batch import num_sequences
 from trtkit.serving.build_defaults import BuildDefaults
-from trtkit.serving.contract import CHAT_PARAMETER, CLIENT_NAMES
+from trtkit.serving.contract import CHAT_PARAMETER, CLIENT_NAMES, OLD_NAMES
 from trtkit.serving.inputs import Inputs
 from trtkit.serving.run_scores import Score
 from trtkit.serving.tensor import ModelContract
@@ -32,7 +32,8 @@ _MAX_SESSION_BYTES = 4 << 20
 _SCORES: tuple[Score, ...] = ("log_probs", "generation_logits", "context_logits")
 _NOT_PASSED_ON = {
     *("streaming", "end_id", "pad_id", "min_tokens", "min_length", "exclude_input_in_output"),
-    *("num_return_sequences", "beam_width", *(f"return_{score}" for score in _SCORES)),
+    *("num_return_sequences", "beam_width", "return_num_input_tokens", "return_num_output_tokens"),
+    *(f"return_{score}" for score in _SCORES),
 }
 _SEQUENCE_STRIDE = 0xD1B54A32D192ED03  # odd and far from the stride of evictions: seeds of sequences do not meet
 
@@ -128,7 +129,7 @@ def _max_tokens(inputs: Inputs, row: int) -> int:
 
 
 def _min_tokens(inputs: Inputs, row: int, max_tokens: int) -> int:
-    asked: int = inputs.value("min_tokens", row) or 0
+    asked: int = inputs.value(_as_sent(inputs, "min_tokens"), row) or 0
     if not 0 <= asked <= max_tokens:
         raise RequestError(
             f"input min_tokens must be between 0 and max_tokens {max_tokens}, got {asked}",
@@ -222,7 +223,15 @@ def _sampling(inputs: Inputs, row: int, llm: ModelContract) -> dict[str, Any]:
     """The inputs that client and engine share, under the engine's names."""
     passed = {}
     for tensor in llm.inputs:
-        client_name = CLIENT_NAMES.get(tensor.name, tensor.name)
+        client_name = _as_sent(inputs, CLIENT_NAMES.get(tensor.name, tensor.name))
         if tensor.name not in _NOT_PASSED_ON and inputs.declares(client_name) and client_name in inputs:
             passed[tensor.name] = inputs.array(client_name, row)
     return passed
+
+
+def _as_sent(inputs: Inputs, name: str) -> str:
+    """The name under which the request has an input that some releases call otherwise."""
+    for new, old in OLD_NAMES.items():
+        if name in (new, old):
+            return old if old in inputs else new
+    return name

@@ -5,7 +5,7 @@ written for NVIDIA's repository work. `repository` writes them to config.pbtxt, 
 requests, `client` sends them.
 """
 
-from trtkit.serving.tensor import ModelContract, Tensor, optional, rename, required, scalars
+from trtkit.serving.tensor import ModelContract, optional, ragged, rename, required, scalars
 
 PREPROCESSING = "preprocessing"
 POSTPROCESSING = "postprocessing"
@@ -20,8 +20,8 @@ CHAT_PARAMETER = "apply_chat_template"
 # Inputs of preprocessing that trtkit's model declares and refuses.
 NOT_PREPROCESSED = ("DECODER_QUERY", "IMAGE_BYTES", "IMAGE_URL", "VIDEO_BYTES", "PROMPT_TABLE_EXTRA_ID")
 
-# Up to 0.19 the backend called these inputs otherwise; the counts of tokens came with 0.20.
-_OLD_NAMES = {"seed": "random_seed", "min_tokens": "min_length"}
+# Up to 0.19 these inputs were called otherwise, by the engine and by clients; the counts of tokens came with 0.20.
+OLD_NAMES = {"seed": "random_seed", "min_tokens": "min_length"}
 _SINCE_0_20 = {"return_num_input_tokens", "return_num_output_tokens", "num_input_tokens", "num_output_tokens"}
 
 _MEASURES = (
@@ -30,6 +30,7 @@ _MEASURES = (
     *required("FP32", "acceptance_rate", 1),
     *required("INT32", "total_accepted_draft_tokens total_draft_tokens", 1),
 )
+_COUNTS = required("INT32", "num_input_tokens num_output_tokens", 1)
 _SCORES = (
     *required("FP32", "cum_log_probs", -1),
     *required("FP32", "output_log_probs", -1, -1),
@@ -39,19 +40,18 @@ _SCORES = (
 )
 
 _LLM_INPUTS = (
-    Tensor("input_ids", "INT32", (-1,), optional=True, ragged=True),
-    *optional("FP16", "encoder_input_features", -1, -1),
+    *ragged("INT32", "input_ids", -1),
+    *ragged("FP16", "encoder_input_features", -1, -1),
     *scalars("INT32", "encoder_output_lengths"),
     *scalars("INT32", "input_lengths request_output_len", needed=True),
     *scalars("INT32", "num_return_sequences"),
-    Tensor("draft_input_ids", "INT32", (-1,), optional=True, ragged=True),
-    *optional("INT32", "decoder_input_ids", -1),
+    *ragged("INT32", "draft_input_ids decoder_input_ids", -1),
     *scalars("INT32", "decoder_input_lengths"),
-    *optional("FP32", "draft_logits", -1, -1),
+    *ragged("FP32", "draft_logits", -1, -1),
     *scalars("FP32", "draft_acceptance_threshold"),
     *scalars("INT32", "end_id pad_id"),
-    *optional("INT32", "stop_words_list bad_words_list", 2, -1),
-    *optional("FP32", "embedding_bias", -1),
+    *ragged("INT32", "stop_words_list bad_words_list", 2, -1),
+    *ragged("FP32", "embedding_bias", -1),
     *scalars("INT32", "beam_width"),
     *scalars("FP32", "temperature"),
     *scalars("INT32", "runtime_top_k"),
@@ -66,22 +66,22 @@ _LLM_INPUTS = (
     *scalars("BOOL", "return_log_probs return_context_logits return_generation_logits return_perf_metrics"),
     *scalars("BOOL", "return_num_input_tokens return_num_output_tokens"),
     *scalars("BOOL", "exclude_input_in_output stop streaming"),
-    *optional("FP16", "prompt_embedding_table", -1, -1),
-    *optional("UINT64", "prompt_table_extra_ids", -1),
+    *ragged("FP16", "prompt_embedding_table", -1, -1),
+    *ragged("UINT64", "prompt_table_extra_ids", -1),
     *scalars("INT32", "prompt_vocab_size"),
-    *optional("BOOL", "cross_attention_mask", -1, -1),
+    *ragged("BOOL", "cross_attention_mask", -1, -1),
     *optional("FP32", "mrope_rotary_cos_sin", -1),
     *optional("INT64", "mrope_position_deltas", 1),
     *scalars("UINT64", "lora_task_id"),
-    *optional("FP16", "lora_weights", -1, -1),
-    *optional("INT32", "lora_config", -1, 3),
-    *optional("UINT8", "context_phase_params", -1),
-    *optional("BOOL", "skip_cross_attn_blocks", 1),
-    *optional("INT32", "retention_token_range_starts retention_token_range_ends", -1),
-    *optional("INT32", "retention_token_range_priorities retention_token_range_durations_ms", -1),
-    *optional("INT32", "retention_decode_priority retention_decode_duration_ms", 1),
-    *optional("STRING", "guided_decoding_guide_type guided_decoding_guide", 1),
-    *optional("INT32", "lookahead_window_size lookahead_ngram_size lookahead_verification_set_size", 1),
+    *ragged("FP16", "lora_weights", -1, -1),
+    *ragged("INT32", "lora_config", -1, 3),
+    *ragged("UINT8", "context_phase_params", -1),
+    *ragged("BOOL", "skip_cross_attn_blocks", 1),
+    *ragged("INT32", "retention_token_range_starts retention_token_range_ends", -1),
+    *ragged("INT32", "retention_token_range_priorities retention_token_range_durations_ms", -1),
+    *ragged("INT32", "retention_decode_priority retention_decode_duration_ms", 1),
+    *ragged("STRING", "guided_decoding_guide_type guided_decoding_guide", 1),
+    *ragged("INT32", "lookahead_window_size lookahead_ngram_size lookahead_verification_set_size", 1),
 )
 _LLM_OUTPUTS = (
     *required("INT32", "output_ids", -1, -1),
@@ -89,7 +89,7 @@ _LLM_OUTPUTS = (
     *_SCORES,
     *required("UINT8", "context_phase_params", -1),
     *_MEASURES,
-    *required("INT32", "num_input_tokens num_output_tokens", 1),
+    *_COUNTS,
 )
 
 _PREPROCESSING = ModelContract(
@@ -146,6 +146,7 @@ _CLIENT_INPUTS = (
     *optional("FP32", "presence_penalty frequency_penalty", 1),
     *optional("UINT64", "seed", 1),
     *optional("BOOL", "return_log_probs return_context_logits return_generation_logits return_perf_metrics", 1),
+    *optional("BOOL", "return_num_input_tokens return_num_output_tokens", 1),
     *optional("INT32", "beam_width", 1),
     *optional("BOOL", "stream", 1),
     *optional("FP16", "prompt_embedding_table", -1, -1),
@@ -158,7 +159,7 @@ _CLIENT_INPUTS = (
     *optional("INT32", "lora_config", -1, 3),
     *optional("STRING", "guided_decoding_guide_type guided_decoding_guide", 1),
 )
-_CLIENT_OUTPUTS = (*required("STRING", "text_output", -1), *_SCORES, *_MEASURES)
+_CLIENT_OUTPUTS = (*required("STRING", "text_output", -1), *_SCORES, *_MEASURES, *_COUNTS)
 
 _ENSEMBLE = ModelContract(ENSEMBLE, inputs=_CLIENT_INPUTS, outputs=_CLIENT_OUTPUTS)
 # trtkit's own outputs come after NVIDIA's: the tokens of the response, why and after what the answer ended.
@@ -176,7 +177,7 @@ _BLS = ModelContract(
         *_CLIENT_OUTPUTS,
         *required("INT32", "output_ids", -1),
         *required("STRING", "finish_reason", 1),
-        *required("INT32", "num_input_tokens num_output_tokens num_target_passes num_evicted_tokens", 1),
+        *required("INT32", "num_target_passes num_evicted_tokens", 1),
         *required("INT64", "draft_time_ns target_time_ns", 1),
     ),
 )
@@ -188,29 +189,39 @@ CLIENT_NAMES = {
     "runtime_top_p": "top_p",
     "len_penalty": "length_penalty",
     "streaming": "stream",
-    "random_seed": "seed",
-    "min_length": "min_tokens",
 }
 
 
 def llm_contract(name: str, tensorrt_llm: str) -> ModelContract:
     """The tensors of `tensorrt_llm` and of its copy for the draft, as release `tensorrt_llm` names them."""
-    if _release(tensorrt_llm) >= (0, 20):
-        return ModelContract(name, _LLM_INPUTS, _LLM_OUTPUTS)
-    inputs = rename((t for t in _LLM_INPUTS if t.name not in _SINCE_0_20), _OLD_NAMES)
-    return ModelContract(name, tuple(inputs), tuple(t for t in _LLM_OUTPUTS if t.name not in _SINCE_0_20))
+    return _of_release(ModelContract(name, _LLM_INPUTS, _LLM_OUTPUTS), tensorrt_llm)
 
 
 def contracts(tensorrt_llm: str, *, with_draft: bool) -> dict[str, ModelContract]:
     """Every model of a repository, by name, in the order in which they can be loaded."""
     llms = [TARGET, DRAFT] if with_draft else [TARGET]
-    models = [_PREPROCESSING, _POSTPROCESSING, *(llm_contract(name, tensorrt_llm) for name in llms), _ENSEMBLE, _BLS]
+    engines = [llm_contract(name, tensorrt_llm) for name in llms]
+    ensemble = _of_release(_ENSEMBLE, tensorrt_llm)
+    models = [_PREPROCESSING, _POSTPROCESSING, *engines, ensemble, bls_contract(tensorrt_llm)]
     return {model.name: model for model in models}
 
 
-def bls_contract() -> ModelContract:
-    """The model that clients talk to."""
-    return _BLS
+def bls_contract(tensorrt_llm: str = "") -> ModelContract:
+    """The model that clients talk to; without a release, the newest one's.
+
+    trtkit's clients know one set of names, so of an old release it has the new names besides.
+    """
+    old = _of_release(_BLS, tensorrt_llm)
+    own_inputs = tuple(t for t in _BLS.inputs if t.name in OLD_NAMES and not old.declares(t.name))
+    own_outputs = tuple(tensor for tensor in _COUNTS if tensor not in old.outputs)
+    return ModelContract(BLS, (*old.inputs, *own_inputs), (*old.outputs, *own_outputs))
+
+
+def _of_release(newest: ModelContract, tensorrt_llm: str) -> ModelContract:
+    if not tensorrt_llm or _release(tensorrt_llm) >= (0, 20):
+        return newest
+    inputs = rename((t for t in newest.inputs if t.name not in _SINCE_0_20), OLD_NAMES)
+    return ModelContract(newest.name, tuple(inputs), tuple(t for t in newest.outputs if t.name not in _SINCE_0_20))
 
 
 def _release(version: str) -> tuple[int, ...]:

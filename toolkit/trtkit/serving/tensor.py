@@ -98,6 +98,11 @@ def optional(dtype: Dtype, names: str, *dims: int) -> list[Tensor]:
     return [Tensor(name, dtype, dims, optional=True) for name in names.split()]
 
 
+def ragged(dtype: Dtype, names: str, *dims: int) -> list[Tensor]:
+    """Like `optional`, for inputs whose lengths may differ within one batch."""
+    return [Tensor(name, dtype, dims, optional=True, ragged=True) for name in names.split()]
+
+
 def scalars(dtype: Dtype, names: str, *, needed: bool = False) -> list[Tensor]:
     """Inputs of one number per row."""
     return [Tensor(name, dtype, (1,), optional=not needed, scalar=True) for name in names.split()]

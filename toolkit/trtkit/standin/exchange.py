@@ -80,7 +80,18 @@ class Exchange:
 
     def _outputs(self, *, final: bool) -> dict[str, Array]:
         outputs = self._beam_outputs() if self._beams else self._token_outputs()
-        return outputs | self._measures() if final and self.request.wants_measures else outputs
+        if not final:
+            return outputs
+        return outputs | (self._measures() if self.request.wants_measures else {}) | self._counts(outputs)
+
+    def _counts(self, outputs: dict[str, Array]) -> dict[str, Array]:
+        """Tokens of the prompt and of the whole answer, or of the best beam."""
+        length = int(outputs["sequence_length"][0, 0]) - len(self._prompt_ids())
+        counts = {
+            "num_input_tokens": len(self.request.generation.prompt_ids),
+            "num_output_tokens": length if self._beams else len(self._token_ids),
+        }
+        return {name: np.array([[count]]) for name, count in counts.items() if name in self.request.counts}
 
     def _token_outputs(self) -> dict[str, Array]:
         token_ids = self._token_ids[self._num_sent :] if self.request.streaming else list(self._token_ids)

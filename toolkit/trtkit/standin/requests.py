@@ -40,6 +40,7 @@ NEEDS_GPU = {
 }
 # In the order of Returns: return_<name>.
 _RETURNS = ("log_probs", "generation_logits", "context_logits")
+_COUNTS = ("num_input_tokens", "num_output_tokens")
 # Retention is a hint about eviction and has no effect here. Diversity is asked for by no value but 0.
 
 
@@ -57,7 +58,8 @@ class LlmRequest:
     """One row of a request: what the engine is asked, and how the answer is to be sent.
 
     includes_prompt puts the prompt in front of an answer that is not streamed, as TensorRT-LLM does unless told.
-    num_sequences answers are wanted, each of its own seed, or, of a beam search, num_beams of its beams.
+    num_sequences answers are wanted, each of its own seed, or, of a beam search, num_beams of its beams. counts names
+    the outputs with numbers of tokens that are wanted.
     """
 
     generation: GenerationRequest
@@ -66,6 +68,7 @@ class LlmRequest:
     wants_measures: bool
     num_sequences: int = 1
     num_beams: int = 1
+    counts: frozenset[str] = frozenset()
 
 
 def read_request(inputs: Inputs, row: int, engine_id: str, limits: ModelLimits) -> LlmRequest:
@@ -100,7 +103,13 @@ def read_request(inputs: Inputs, row: int, engine_id: str, limits: ModelLimits) 
         wants_measures=bool(inputs.value("return_perf_metrics", row)),
         num_sequences=1 if generation.beam else count,
         num_beams=width if asked is None else min(count, width),
+        counts=frozenset(name for name in _COUNTS if _is_set(inputs, f"return_{name}", row)),
     )
+
+
+def _is_set(inputs: Inputs, name: str, row: int) -> bool:
+    """A switch that not every release has."""
+    return inputs.declares(name) and bool(inputs.value(name, row))
 
 
 def _refuse_unserved(inputs: Inputs, row: int) -> None:

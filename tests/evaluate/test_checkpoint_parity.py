@@ -1,5 +1,6 @@
 """The converted checkpoint, layer by layer: a fault is found in the part of the layer where it was planted."""
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -103,6 +104,30 @@ def test_the_command_names_the_tensors_and_exits_with_1(broken: Build) -> None:
     assert "transformer.layers.1.mlp.fc" in result.stderr and "layer 1 mlp" in result.stderr
     assert "KL" in result.stdout
     assert (broken.folder / "parity" / "checkpoint-target.json").is_file()
+
+
+def test_weights_that_are_no_numbers_are_found_and_the_report_stays_json(broken: Build) -> None:
+    def damage(tensors: Tensors) -> None:
+        tensors["transformer.layers.1.mlp.proj.weight"][3, 3] = math.nan
+
+    change_weights(broken, "target", damage)
+    result = CliRunner().invoke(cli, ["parity", "checkpoint", str(broken.folder)])
+    assert result.exit_code == 1, result.exception
+    assert "layer 1 mlp: relative error no number" in result.stderr and "KL no number" in result.stdout
+    assert "mlp.router" not in result.stderr  # a tensor that this family has not
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    written = (broken.folder / "parity" / "checkpoint-target.json").read_text()
+    document = json.loads(written, parse_constant=refuse)
+    assert (document["max_kl"], document["max_logit_error"], document["perplexity"]["deployed"]) == (None, None, None)
+
+
+def test_logits_beyond_all_bounds_have_no_perplexity(broken: Build) -> None:
+    change_weights(broken, "target", lambda tensors: tensors["lm_head.weight"].mul_(1e5))
+    document = compare_checkpoint(broken, CHOICE)
+    assert (document["first_fault"]["name"], document["perplexity"]["deployed"]) == ("logits", None)
 
 
 def test_points_alternate_between_attention_and_mlp() -> None:

@@ -16,6 +16,7 @@ from trtkit.cli.finite_range import FiniteRange
 from trtkit.cli.output import Output, with_output
 from trtkit.config.schema import KvDtype, Quantization
 from trtkit.evaluate.deployment import parse_target
+from trtkit.evaluate.drift import shown
 from trtkit.evaluate.libraries import require_oracle_libraries
 from trtkit.evaluate.numerics import GivenFormats
 from trtkit.evaluate.parity_run import CheckOptions, check_parity
@@ -190,13 +191,14 @@ def render_layers(document: Mapping[str, Any]) -> Group:
     """One row per part of a layer, then the figures over all positions."""
     table = Table("after", "relative error", "explained", box=None, pad_edge=False)
     for point in document["points"]:
-        style = "green" if point["error"] <= point["tolerance"] else "bold red"
-        table.add_row(point["name"], Text(f"{point['error']:.3g}", style=style), f"{point['tolerance']:.3g}")
+        error, tolerance = point["error"], point["tolerance"]
+        style = "green" if error is not None and error <= tolerance else "bold red"
+        table.add_row(point["name"], Text(shown(error), style=style), f"{tolerance:.3g}")
     perplexity = document["perplexity"]
     figures = (
         f"{document['num_positions']} positions: same best token {document['top1_agreement']:.2%}, "
-        f"KL {document['mean_kl']:.3g} nats (largest {document['max_kl']:.3g}), "
-        f"perplexity {perplexity['deployed']:.4f} (original {perplexity['oracle']:.4f})"
+        f"KL {shown(document['mean_kl'])} nats (largest {shown(document['max_kl'])}), "
+        f"perplexity {shown(perplexity['deployed'], '.4f')} (original {shown(perplexity['oracle'], '.4f')})"
     )
     return Group(table, Text(figures), Text(f"{document['verdict']} ({document['dtype']})", style="bold"))
 

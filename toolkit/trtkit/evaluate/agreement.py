@@ -30,8 +30,8 @@ class Agreement:
         self.num_positions += len(token_ids)
         self.num_same_best += int((oracle.argmax(dim=1) == deployed.argmax(dim=1)).sum())
         self.kl_sum += kl.sum().item()
-        self.kl_max = max(self.kl_max, kl.max().item())
-        self.max_logit_error = max(self.max_logit_error, (oracle - deployed).abs().max().item())
+        self.kl_max = _larger(self.kl_max, kl.max().item())
+        self.max_logit_error = _larger(self.max_logit_error, (oracle - deployed).abs().max().item())
         self.num_predicted += len(token_ids) - 1
         following = torch.tensor(list(token_ids[1:]))[:, None]
         for side, log_probs in enumerate((log_p, log_q)):
@@ -49,6 +49,18 @@ class Agreement:
 
     @property
     def perplexities(self) -> tuple[float, float]:
-        """The oracle's and the deployment's, of the texts themselves."""
-        oracle, deployed = (math.exp(total / self.num_predicted) for total in self.nll_sums)
+        """The oracle's and the deployment's, of the texts themselves; infinite beyond what a float holds."""
+        oracle, deployed = (_exp(total / self.num_predicted) for total in self.nll_sums)
         return oracle, deployed
+
+
+def _larger(one: float, other: float) -> float:
+    """The larger of two; not-a-number, once it came, stays."""
+    return other if other > one or math.isnan(other) else one
+
+
+def _exp(value: float) -> float:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf

@@ -1,7 +1,9 @@
 """`trtkit parity checkpoint`: the converted target against the original, layer by layer. Knows the order of steps."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -9,9 +11,10 @@ from torch import Tensor
 from trtkit import __version__
 from trtkit.artifacts import write_document
 from trtkit.builds import Build
+from trtkit.checkpoints.safetensors_header import read_header
 from trtkit.errors import DifferenceError, InputError
 from trtkit.evaluate.agreement import Agreement
-from trtkit.evaluate.drift import PointDrift, first_unexplained, judge_drift
+from trtkit.evaluate.drift import PointDrift, first_unexplained, judge_drift, shown
 from trtkit.evaluate.encoding import PromptEncoder
 from trtkit.evaluate.oracle import Oracle
 from trtkit.evaluate.record_choice import PromptChoice
@@ -71,7 +74,7 @@ def compare_checkpoint(
     drifts = judge_drift(deployed_errors.root_means, probe_errors.root_means, profile, probe_profile)
     left_out = [{"name": entry.name, "reason": entry.reason} for entry in skipped]
     document = {
-        **_document(drifts, agreement),
+        **_document(drifts, agreement, _stored_names(build.checkpoint(role))),
         "deployment": str(build.folder),
         "role": role,
         "dtype": profile.dtype,
@@ -89,7 +92,7 @@ def refuse_fault(document: dict[str, Any]) -> None:
     if fault is not None:
         raise DifferenceError(
             f"the converted {document['role']} leaves the original at {fault['name']}: relative error "
-            f"{fault['error']:.3g}, rounding explains {fault['tolerance']:.3g}",
+            f"{shown(fault['error'])}, rounding explains {fault['tolerance']:.3g}",
             f"look at {', '.join(fault['tensors'])}; everything before is right",
             code="CHECKPOINT-PARITY",
         )
@@ -116,30 +119,43 @@ def _refuse_missing_layers(role: str, num_layers: int, expected: int) -> None:
         )
 
 
-def _document(drifts: Sequence[PointDrift], agreement: Agreement) -> dict[str, Any]:
+def _stored_names(checkpoint: Path) -> frozenset[str]:
+    """The tensors of a converted checkpoint."""
+    files = checkpoint.glob("rank*.safetensors")
+    return frozenset(tensor.name for path in files for tensor in read_header(path))
+
+
+def _document(drifts: Sequence[PointDrift], agreement: Agreement, names: frozenset[str]) -> dict[str, Any]:
     fault = first_unexplained(drifts)
-    oracle, deployed = agreement.perplexities
+    oracle, deployed = map(_finite, agreement.perplexities)
     return {
         "schema": SCHEMA,
         "verdict": "explained" if fault is None else "different",
-        "first_fault": None if fault is None else _point(fault),
+        "first_fault": None if fault is None else _point(fault, names),
         "num_positions": agreement.num_positions,
         "top1_agreement": agreement.top1_agreement,
-        "mean_kl": agreement.mean_kl,
-        "max_kl": agreement.kl_max,
-        "max_logit_error": agreement.max_logit_error,
+        "mean_kl": _finite(agreement.mean_kl),
+        "max_kl": _finite(agreement.kl_max),
+        "max_logit_error": _finite(agreement.max_logit_error),
         "perplexity": {"oracle": oracle, "deployed": deployed},
-        "points": [_point(drift) for drift in drifts],
+        "points": [_point(drift, names) for drift in drifts],
     }
 
 
-def _point(drift: PointDrift) -> dict[str, Any]:
+def _point(drift: PointDrift, names: frozenset[str]) -> dict[str, Any]:
+    """With the tensors that lie before the point, of those that the checkpoint has."""
+    there = [tensor for tensor in drift.point.tensors if any(name.startswith(f"{tensor}.") for name in names)]
     return {
         "name": drift.point.name,
-        "error": drift.error,
+        "error": _finite(drift.error),
         "tolerance": drift.tolerance,
-        "tensors": list(drift.point.tensors),
+        "tensors": there or list(drift.point.tensors),
     }
+
+
+def _finite(value: float) -> float | None:
+    """JSON has neither infinities nor not-a-number."""
+    return value if math.isfinite(value) else None
 
 
 def _profile(oracle: Oracle, dtype: Dtype) -> NumericProfile:

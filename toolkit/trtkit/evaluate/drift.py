@@ -101,6 +101,11 @@ def first_unexplained(drifts: Sequence[PointDrift]) -> PointDrift | None:
     return next((drift for drift in drifts if not drift.is_explained), None)
 
 
+def shown(value: float | None, digits: str = ".3g") -> str:
+    """A figure as text; None stands for what is no number."""
+    return "no number" if value is None else format(value, digits)
+
+
 def _depth_error(profile: NumericProfile, point: Point) -> float:
     """The state's error after part of the layers; the embedding is a copy, rounded once at most."""
     if not point.num_layers:

@@ -302,6 +302,20 @@ def test_scores_come_with_the_tokens_of_every_step(make_engine: MakeEngine, make
     np.testing.assert_allclose(verified.log_probs, own[np.arange(8), expected], atol=1e-5)
 
 
+def test_scores_come_with_a_drafted_answer_too(make_engine: MakeEngine, make_prompt: MakePrompt) -> None:
+    returns = Returns(log_probs=True, generation_logits=True, context_logits=True)
+    request = GenerationRequest("a", make_prompt(9), 8, returns=returns)
+    alone = make_engine().generate(request)
+    [answer] = speculate(make_engine(), EngineProposer(make_engine(), 97), [(request, FixedDraftLength(3))])
+    assert len(answer.steps) < len(alone) and answer.acceptances
+    for scores in ("log_probs", "generation_logits", "context_logits"):
+        drafted, plainly = (
+            np.concatenate([part for step in steps if (part := getattr(step, scores)) is not None])
+            for steps in (answer.steps, alone)
+        )
+        np.testing.assert_array_equal(drafted, plainly)
+
+
 def test_several_return_sequences_differ_and_the_first_is_the_request_itself(
     make_engine: MakeEngine, make_prompt: MakePrompt
 ) -> None:

@@ -18,12 +18,16 @@ from trtkit.reference.request import FinishReason, GenerationRequest, StepOutput
 
 @dataclass(frozen=True)
 class SpeculativeAnswer:
-    """The answer's tokens, why it ended, and one Acceptance for every step that verified a draft."""
+    """The answer's tokens, why it ended, and one Acceptance for every step that verified a draft.
+
+    steps are the target's outputs, with the scores that the request's `returns` asks for.
+    """
 
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     acceptances: tuple[Acceptance, ...]
     error: TrtkitError | None = None
+    steps: tuple[StepOutput, ...] = ()
 
 
 @dataclass
@@ -33,7 +37,7 @@ class _Running:
     request: GenerationRequest
     length: DraftLength
     token_ids: list[int] = field(default_factory=list)
-    acceptances: list[Acceptance] = field(default_factory=list)
+    steps: list[StepOutput] = field(default_factory=list)
     num_plain: int = 0
     plain_ns: int = 0
     num_plain_done: int = 0
@@ -68,10 +72,10 @@ class _Running:
     def take(self, output: StepOutput, target_ns: int) -> None:
         """Note what a step of the target brought."""
         self.token_ids.extend(output.token_ids)
+        self.steps.append(output)
         self.is_due = True
         self.finish_reason, self.error = output.finish_reason, output.error
         if output.acceptance is not None:
-            self.acceptances.append(output.acceptance)
             self.length.observe_draft(output.acceptance, self.draft_ns, target_ns)
             return
         self.plain_ns, self.num_plain_done = self.plain_ns + target_ns, self.num_plain_done + len(output.token_ids)
@@ -81,7 +85,8 @@ class _Running:
 
     def answer(self) -> SpeculativeAnswer:
         reason = self.finish_reason or "length"
-        return SpeculativeAnswer(tuple(self.token_ids), reason, tuple(self.acceptances), self.error)
+        acceptances = tuple(step.acceptance for step in self.steps if step.acceptance is not None)
+        return SpeculativeAnswer(tuple(self.token_ids), reason, acceptances, self.error, tuple(self.steps))
 
 
 def generate_with_draft(

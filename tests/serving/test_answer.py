@@ -46,6 +46,26 @@ def test_a_stop_word_ends_the_text_before_it_also_across_draft_boundaries(
     assert len(run.token_ids) < len(ids)
 
 
+@pytest.mark.parametrize("drafts", [True, False])
+def test_tokens_behind_a_stop_word_are_no_part_of_the_answer(tokenizer: TextTokenizer, drafts: bool) -> None:
+    ids = tokenizer.encode("abcdefgh", add_special_tokens=False)
+    assert len(ids) == 8, "a token for each letter, and steps of 5"
+    run = run_of(ids, drafts=drafts)
+    pieces = list(pieces_of(run, tokenizer.stream(skip_special_tokens=True), StopWords(["bc"]), lambda: False))
+    assert "".join(piece.text for piece in pieces) == "a"
+    assert run.token_ids == ids[:3] == [token for piece in pieces for token in piece.token_ids]
+
+
+@pytest.mark.parametrize("drafts", [True, False])
+def test_a_stop_word_that_the_last_token_completes_is_why_the_answer_ends(
+    tokenizer: TextTokenizer, drafts: bool
+) -> None:
+    run = run_of(tokenizer.encode("abcd", add_special_tokens=False), drafts=drafts)
+    pieces = list(pieces_of(run, tokenizer.stream(skip_special_tokens=True), StopWords(["cd"]), lambda: False))
+    assert "".join(piece.text for piece in pieces) == "ab"
+    assert run.finish_reason == "stop_words"
+
+
 def test_the_beginning_of_a_stop_word_at_the_end_of_the_answer_is_shown(tokenizer: TextTokenizer) -> None:
     run = run_of(tokenizer.encode("one ST", add_special_tokens=False), drafts=False)
     pieces = pieces_of(run, tokenizer.stream(skip_special_tokens=True), StopWords(["STOP"]), lambda: False)

@@ -32,6 +32,12 @@ def test_the_first_of_several_stop_words_counts() -> None:
     assert shown(["b", "c"], ["a c b"]) == ("a ", True)
 
 
+@pytest.mark.parametrize("pieces", [["abc"], ["ab", "c"], ["a", "b", "c"]])
+def test_the_word_that_is_complete_first_counts_wherever_the_text_is_cut(pieces: list[str]) -> None:
+    assert shown(["abc", "b"], pieces) == ("a", True)
+    assert shown(["bc", "abc"], pieces) == ("", True)
+
+
 def test_no_words_hold_nothing_back() -> None:
     assert StopWords([""]).push("anything") == ("anything", False)
 
@@ -40,11 +46,8 @@ def test_no_words_hold_nothing_back() -> None:
 def test_cutting_the_text_elsewhere_changes_nothing(text: str, words: list[str], data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
     pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    expected_end = min((at for word in words if (at := text.find(word)) >= 0), default=None)
-    result, met = shown(words, pieces)
-    assert met == (expected_end is not None)
-    if len(set(map(len, words))) <= 1:
-        assert result == text[:expected_end]
+    _, expected_end = min(((at + len(word), at) for word in words if (at := text.find(word)) >= 0), default=(0, None))
+    assert shown(words, pieces) == (text[:expected_end], expected_end is not None)
 
 
 def test_packed_words_have_tokens_above_end_offsets() -> None:

@@ -25,16 +25,29 @@ def pieces_of(
     between two steps.
     """
     for token_ids in run.steps():
-        shown, met = stop_words.push(stream.push(token_ids))
+        shown, num_kept, met = _show(token_ids, stream, stop_words)
         if met:
-            run.stop("stop_words")
+            run.stop_at_word(num_dropped=len(token_ids) - num_kept)
         elif is_cancelled():
             run.stop("cancelled")
-        yield Piece(shown, token_ids)
+        yield Piece(shown, token_ids[:num_kept])
     if run.finish_reason == "stop_words":
         yield Piece("", ())
         return
     shown, met = stop_words.push(stream.finish())
     if met:
-        run.finish_reason = "stop_words"
+        run.stop_at_word()
     yield Piece(shown + stop_words.finish(), ())
+
+
+def _show(token_ids: tuple[int, ...], stream: TextStream, stop_words: StopWords) -> tuple[str, int, bool]:
+    """The text of a step up to a stop word, how many of its tokens belong to the answer, and whether a word was met."""
+    if not stop_words.are_any:
+        return stream.push(token_ids), len(token_ids), False
+    text = ""
+    for number, token_id in enumerate(token_ids, start=1):
+        shown, met = stop_words.push(stream.push((token_id,)))
+        text += shown
+        if met:
+            return text, number, True
+    return text, len(token_ids), False

@@ -77,6 +77,12 @@ class DraftTargetRun:
         """End the run at the step that is under way; models that are still generating are told so."""
         self.finish_reason = self.finish_reason or reason
 
+    def stop_at_word(self, num_dropped: int = 0) -> None:
+        """End the run by a stop word. The last num_dropped tokens of the step came after it, and are none of it."""
+        self.finish_reason = "stop_words"
+        del self.token_ids[len(self.token_ids) - num_dropped :]
+        self.scores.trim(len(self.token_ids))
+
     def steps(self) -> Iterator[tuple[int, ...]]:
         """New tokens of each step; never empty. finish_reason is set when the iterator ends."""
         if self._remaining() <= 0:

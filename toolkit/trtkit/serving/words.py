@@ -8,11 +8,19 @@ from numpy.typing import NDArray
 
 
 class StopWords:
-    """Finds the first stop word in a text that arrives in pieces, wherever the pieces are cut."""
+    """Finds the stop word that is complete first, in a text that arrives in pieces, wherever the pieces are cut.
+
+    Of two that are complete at once the longer one counts.
+    """
 
     def __init__(self, words: Iterable[str]) -> None:
         self._words = tuple(word for word in words if word)
         self._held = ""
+
+    @property
+    def are_any(self) -> bool:
+        """Whether there is anything to find."""
+        return bool(self._words)
 
     def push(self, text: str) -> tuple[str, bool]:
         """(text that may be shown, whether a stop word was met).
@@ -20,9 +28,10 @@ class StopWords:
         The text ends before the stop word. What could be the beginning of one is held back.
         """
         self._held += text
-        found = [position for word in self._words if (position := self._held.find(word)) >= 0]
+        found = [(at + len(word), at) for word in self._words if (at := self._held.find(word)) >= 0]
         if found:
-            shown = self._held[: min(found)]
+            _, begins = min(found)
+            shown = self._held[:begins]
             self._held = ""
             return shown, True
         keep = self._longest_beginning()

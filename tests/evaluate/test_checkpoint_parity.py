@@ -103,6 +103,9 @@ def test_the_command_names_the_tensors_and_exits_with_1(broken: Build) -> None:
     assert result.exit_code == 1
     assert "transformer.layers.1.mlp.fc" in result.stderr and "layer 1 mlp" in result.stderr
     assert "KL" in result.stdout
+    assert json.loads((broken.folder / "parity" / "checkpoint-target.json").read_text())["command"].startswith(
+        "trtkit "
+    )
     assert (broken.folder / "parity" / "checkpoint-target.json").is_file()
 
 

@@ -1,9 +1,12 @@
 """The parity report in its forms: JSON contract, JUnit, Markdown."""
 
+import io
 import json
 from xml.etree import ElementTree
 
 from parity_samples import answer, deployed, header, step
+from rich.console import Console
+from trtkit.cli.parity_tables import render
 from trtkit.evaluate.check import CheckedCase, CheckResult
 from trtkit.evaluate.parity import Referee
 from trtkit.evaluate.record import SkippedPrompt
@@ -97,6 +100,13 @@ def test_reports_hold_together_whatever_a_text_says() -> None:
     assert row.count("|") - row.count(r"\|") == 3 and "<script" not in markdown
     assert "Again: `` trtkit `a` ``" in markdown
     assert "<script" not in parity_html(changed)
+
+
+def test_a_name_is_no_markup_on_a_terminal() -> None:
+    (prompt, *_) = ALL_VERDICTS["prompts"]  # type: ignore[misc]
+    console = Console(file=io.StringIO(), width=200, color_system=None)
+    console.print(render({**ALL_VERDICTS, "prompts": [{**prompt, "name": "[bold]a[/red]"}]}))
+    assert "[bold]a[/red]" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_markdown_lists_every_difference_and_the_command() -> None:

@@ -2,33 +2,27 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
 import click
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
 
 from trtkit.builds import open_build
 from trtkit.cli.finite_range import FiniteRange
 from trtkit.cli.output import Output, with_output
+from trtkit.cli.parity_tables import render, render_layers, render_samples
 from trtkit.config.schema import KvDtype, Quantization
 from trtkit.evaluate.deployment import parse_target
-from trtkit.evaluate.drift import shown
 from trtkit.evaluate.libraries import require_oracle_libraries
 from trtkit.evaluate.numerics import GivenFormats
 from trtkit.evaluate.parity_run import CheckOptions, check_parity
 from trtkit.evaluate.parity_shares import ParityShares, refuse_difference
 from trtkit.evaluate.record import ParityRecord
 from trtkit.evaluate.record_choice import PromptChoice, record_build
-from trtkit.evaluate.reports.junit import explain_case
-from trtkit.evaluate.reports.markdown import diagnosis_lines, parity_summary, window_lines
 from trtkit.evaluate.tolerance import Dtype
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
-_STYLES = {"identical": "green", "near-tie": "yellow", "different": "bold red"}
 
 
 @click.group()
@@ -105,10 +99,9 @@ def check(output: Output, target: str, **options: Any) -> None:
     choice = PromptChoice(*(options.pop(key) for key in ("prompts", "limit", "max_new_tokens", "group")))
     shares = ParityShares(*(options.pop(key) for key in ("min_identical", "max_near_tie")))
     formats = GivenFormats(*(options.pop(key) for key in ("dtype", "kv_dtype", "quantization")))
-    repeat = shlex.join(["trtkit", *sys.argv[1:]])
     document = check_parity(
         parse_target(target),
-        CheckOptions(choice, shares=shares, formats=formats, **options, command=repeat),
+        CheckOptions(choice, shares=shares, formats=formats, **options, command=_repeat()),
         on_progress=output.progress,
     )
     output.result(document, render(document))
@@ -128,12 +121,11 @@ def checkpoint(output: Output, build: Path, prompts: Path | None, limit: int, ro
 
     Names the first part of the first layer whose output rounding does not explain, and exits with 1.
     """
-    # torch is imported here, so that --help and check do without it.
-    require_oracle_libraries()
+    require_oracle_libraries()  # torch is imported here, so that --help and check do without it
     from trtkit.evaluate.checkpoint_run import compare_checkpoint, refuse_fault
 
     choice = PromptChoice(prompts, limit)
-    document = compare_checkpoint(open_build(build), choice, role=role, on_progress=output.progress)
+    document = compare_checkpoint(open_build(build), choice, role=role, command=_repeat(), on_progress=output.progress)
     output.result(document, render_layers(document))
     refuse_fault(document)
 
@@ -167,70 +159,14 @@ def sampling(output: Output, build: Path, prompts: Path | None, limit: int, **op
     require_oracle_libraries()
     from trtkit.evaluate.sampling_run import SamplingOptions, check_sampling, refuse_bias
 
-    chosen = SamplingOptions(PromptChoice(prompts, limit), **options)
+    chosen = SamplingOptions(PromptChoice(prompts, limit), **options, command=_repeat())
     document = check_sampling(open_build(build), chosen, output.progress)
     output.result(document, render_samples(document))
     refuse_bias(document)
 
 
-def render_samples(document: Mapping[str, Any]) -> Group:
-    """One row per test."""
-    table = Table("prompt", "draft length", "token", "samples", "p", "distance", "would find", box=None, pad_edge=False)
-    for test in document["tests"]:
-        style = "bold red" if test["decision"] == "different" else "green"
-        cells = [str(test[key]) for key in ("draft_len", "position", "num_samples")]
-        distances = [f"{test[key]:.3f}" for key in ("distance", "detectable_distance")]
-        table.add_row(Text(test["name"]), *cells, Text(f"{test['p_value']:.3g}", style=style), *distances)
-    same = document["same_draws"]
-    notes = [] if same is None else [Text(f"the same tokens with and without drafts: {same:.1%} of the seeds")]
-    used = Text(f"{document['num_samples']} of at most {document['most_samples']} samples were needed")
-    return Group(table, *notes, used, Text(document["verdict"], style="bold"))
-
-
-def render_layers(document: Mapping[str, Any]) -> Group:
-    """One row per part of a layer, then the figures over all positions."""
-    table = Table("after", "relative error", "explained", box=None, pad_edge=False)
-    for point in document["points"]:
-        error, tolerance = point["error"], point["tolerance"]
-        style = "green" if error is not None and error <= tolerance else "bold red"
-        table.add_row(point["name"], Text(shown(error), style=style), f"{tolerance:.3g}")
-    perplexity = document["perplexity"]
-    figures = (
-        f"{document['num_positions']} positions: same best token {document['top1_agreement']:.2%}, "
-        f"KL {shown(document['mean_kl'])} nats (largest {shown(document['max_kl'])}), "
-        f"perplexity {shown(perplexity['deployed'], '.4f')} (original {shown(perplexity['oracle'], '.4f')})"
-    )
-    return Group(table, Text(figures), Text(f"{document['verdict']} ({document['dtype']})", style="bold"))
-
-
-def render(document: Mapping[str, Any]) -> Group:
-    """One row per prompt, one line per difference, and the summary."""
-    table = Table("prompt", "tokens", "requests", "first difference", box=None, pad_edge=False)
-    for prompt in document["prompts"]:
-        cases = Text("  ").join(Text(_case_name(case), style=_STYLES[case["verdict"]]) for case in prompt["cases"])
-        tokens = str(max(case["num_tokens"] for case in prompt["cases"]))
-        reasons = dict.fromkeys(text for case in prompt["cases"] if (text := explain_case(case)))
-        table.add_row(Text(prompt["name"]), tokens, cases, Text("\n".join(reasons)))
-    legend = Text.assemble(*((f"{verdict}  ", style) for verdict, style in _STYLES.items()))
-    notes = [Text(f"left out {skipped['name']}: {skipped['reason']}") for skipped in document["skipped"]]
-    notes += [Text(line) for line in window_lines(document)]
-    faults = [Text(line, style="bold red") for line in diagnosis_lines(document)]
-    summary = Text(parity_summary(document), style="bold")
-    return Group(table, legend, *notes, Text(_acceptance(document)), *faults, summary)
-
-
-def _case_name(case: Mapping[str, Any]) -> str:
-    speculation = {0: "plain", None: "default"}.get(case["draft_len"], f"K={case['draft_len']}")
-    return f"{speculation} {case['condition']}"
-
-
-def _acceptance(document: Mapping[str, Any]) -> str:
-    rates = {cache: rate for cache, rate in document["acceptance"].items() if rate is not None}
-    if not any(case["num_draft_tokens"] for prompt in document["prompts"] for case in prompt["cases"]):
-        return "no drafts were made"
-    if not rates:
-        return "acceptance rate: no prompt met a draft length cold, which takes more prompts"
-    return "acceptance rate of the same prompts: " + ", ".join(f"{cache} {rate:.3f}" for cache, rate in rates.items())
+def _repeat() -> str:
+    return shlex.join(["trtkit", *sys.argv[1:]])
 
 
 def _record_document(kept: ParityRecord, build: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from trtkit.evaluate.latency_limits import LatencyLimits, refuse_slowness
 from trtkit.evaluate.parity_run import CheckOptions, check_parity
 from trtkit.evaluate.parity_shares import ParityShares, refuse_difference
 from trtkit.evaluate.record_choice import PromptChoice
-from trtkit.evaluate.repeat import bench_command, check_command
+from trtkit.evaluate.repeat import bench_command, check_command, sampling_command
 from trtkit.evaluate.reports.bench_summary import bench_markdown
 from trtkit.evaluate.reports.markdown import parity_markdown
 
@@ -47,7 +47,8 @@ def assert_sampling(build: Build, choice: PromptChoice, *, distance: float = 0.2
     # torch takes a second to import, and the other assertions do without it.
     from trtkit.evaluate.sampling_run import SamplingOptions, check_sampling, refuse_bias
 
-    document = check_sampling(build, SamplingOptions(choice, distance=distance, seed=seed))
+    command = sampling_command(build.folder, choice, distance, seed)
+    document = check_sampling(build, SamplingOptions(choice, distance=distance, seed=seed, command=command))
     try:
         refuse_bias(document)
     except DifferenceError as error:

@@ -47,9 +47,16 @@ class _Errors:
 
 
 def compare_checkpoint(
-    build: Build, choice: PromptChoice, *, role: str = "target", on_progress: OnProgress = silent
+    build: Build,
+    choice: PromptChoice,
+    *,
+    role: str = "target",
+    command: str = "trtkit parity checkpoint",
+    on_progress: OnProgress = silent,
 ) -> dict[str, Any]:
     """Run the prompts through both, compare the residual stream after every part of every layer, and the logits.
+
+    command says in the report how to repeat it.
 
     Raises CheckpointError when a checkpoint cannot be executed, InputError when no prompt fits, DifferenceError when
     the two have not the same layers. Any other fault is not an error here (see refuse_fault).
@@ -76,6 +83,7 @@ def compare_checkpoint(
     document = {
         **_document(drifts, agreement, _stored_names(build.checkpoint(role))),
         "deployment": str(build.folder),
+        "command": command,
         "role": role,
         "dtype": profile.dtype,
         "quantization": profile.quantization,

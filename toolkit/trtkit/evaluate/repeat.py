@@ -46,6 +46,12 @@ def bench_command(build: Path, options: BenchOptions) -> str:
     return shlex.join(words)
 
 
+def sampling_command(build: Path, choice: PromptChoice, distance: float, seed: int) -> str:
+    """`trtkit parity sampling` with these options."""
+    words = ["trtkit", "parity", "sampling", str(build), *_given(choice)]
+    return shlex.join([*words, "--distance", str(distance), "--seed", str(seed)])
+
+
 def _given(chosen: object) -> Iterator[str]:
     """The flags of a dataclass whose fields are named as they are; None was not given."""
     for field in fields(chosen):  # type: ignore[arg-type]

@@ -34,7 +34,8 @@ _ALL_BUT_CERTAIN = 0.98
 @dataclass(frozen=True)
 class SamplingOptions:
     """most_samples per prompt and draft length. distance: the total variation to be found with probability POWER.
-    alpha: the probability of one false alarm in the whole run. draft_lens: empty takes 0 and the build's."""
+    alpha: the probability of one false alarm in the whole run. draft_lens: empty takes 0 and the build's. command: how
+    to repeat it."""
 
     choice: PromptChoice
     most_samples: int = 2000
@@ -43,6 +44,7 @@ class SamplingOptions:
     seed: int = 0
     alpha: float = 0.01
     draft_lens: tuple[int, ...] = ()
+    command: str = "trtkit parity sampling"
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,7 @@ def _document(build: Build, options: SamplingOptions, sampled: Sequence[_Sampled
         "schema": SCHEMA,
         "verdict": "different" if any(test.decision == "different" for test in tests) else "consistent",
         "deployment": str(build.folder),
+        "command": options.command,
         "temperature": options.temperature,
         "seed": options.seed,
         "alpha": options.alpha,

@@ -319,7 +319,7 @@ def test_scores_come_with_a_drafted_answer_too(make_engine: MakeEngine, make_pro
 def test_several_return_sequences_differ_and_the_first_is_the_request_itself(
     make_engine: MakeEngine, make_prompt: MakePrompt
 ) -> None:
-    request = GenerationRequest("a", make_prompt(30), 12, SamplingParams(top_k=0, seed=3))
+    request = GenerationRequest("a", make_prompt(50), 12, SamplingParams(top_k=0, seed=3))
     sequences = request.sequences(4)
     engine = make_engine()
     for each in sequences:
@@ -327,6 +327,7 @@ def test_several_return_sequences_differ_and_the_first_is_the_request_itself(
     answers: dict[str, tuple[int, ...]] = {}
     while engine.has_work:
         for output in engine.step():
+            assert output.num_reused_tokens == (0 if output.request_id == "a" else 49), "they share the prompt"
             answers[output.request_id] = answers.get(output.request_id, ()) + output.token_ids
     assert answers["a"] == plain(make_engine(), request)
     assert len(set(answers.values())) == 4

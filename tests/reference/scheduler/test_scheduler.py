@@ -1,8 +1,10 @@
 """What a step computes: decode rows first, then chunks of prompts, within a budget of rows."""
 
+import pytest
 from trtkit.reference.kv_cache.block_pool import BlockPool
 from trtkit.reference.kv_cache.block_tables import BlockTable, BlockTables
-from trtkit.reference.request import GenerationRequest
+from trtkit.reference.kv_cache.options import ReuseRule
+from trtkit.reference.request import GenerationRequest, Returns
 from trtkit.reference.sampling.params import SamplingParams
 from trtkit.reference.scheduler.scheduler import Scheduler
 from trtkit.reference.scheduler.sequence import Sequence, next_chunk
@@ -188,3 +190,50 @@ def test_cancelling_a_waiting_request_touches_no_blocks() -> None:
     assert scheduler.cancel("b").request.request_id == "b"
     scheduler.check()
     assert not scheduler.knows("b")
+
+
+def sharing_scheduler(reuse: ReuseRule) -> Scheduler:
+    return Scheduler(BlockTables(BlockPool(60), 16, reuse, num_new_tokens=64), max_sequences=4, max_num_tokens=64)
+
+
+def of_prompt(name: str, token_ids: range, *, context_logits: bool = False) -> GenerationRequest:
+    return GenerationRequest(name, tuple(token_ids), 10, returns=Returns(context_logits=context_logits))
+
+
+def test_a_prompt_that_another_is_computing_waits_and_finds_it() -> None:
+    scheduler = sharing_scheduler("tokens")
+    for name in ("a", "a-1", "a-2"):
+        scheduler.enqueue(of_prompt(name, range(40)))
+    assert run(scheduler) == [("a", 40, 1)]
+    assert run(scheduler) == [("a", 1, 1), ("a-1", 1, 1), ("a-2", 1, 1)]
+
+
+def test_a_prompt_waits_for_all_chunks_of_the_one_that_it_shares() -> None:
+    scheduler = sharing_scheduler("tokens")
+    scheduler.enqueue(of_prompt("a", range(100)))
+    scheduler.enqueue(of_prompt("b", range(110)))
+    assert run(scheduler) == [("a", 64, 0)]
+    assert run(scheduler) == [("a", 36, 1)]
+    assert run(scheduler) == [("a", 1, 1), ("b", 10, 1)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        of_prompt("b", range(20)),  # little is shared
+        of_prompt("b", range(1, 41)),  # at other positions
+        of_prompt("b", range(40), context_logits=True),  # has to be computed whole
+    ],
+)
+def test_a_prompt_that_gains_little_does_not_wait(other: GenerationRequest) -> None:
+    scheduler = sharing_scheduler("tokens")
+    scheduler.enqueue(of_prompt("a", range(40)))
+    scheduler.enqueue(other)
+    assert names(run(scheduler)) == ["a", "b"]
+
+
+def test_without_reuse_of_what_still_runs_nobody_waits() -> None:
+    scheduler = sharing_scheduler("full_blocks")
+    for name in ("a", "b"):
+        scheduler.enqueue(of_prompt(name, range(32)))
+    assert run(scheduler) == [("a", 32, 1), ("b", 32, 1)]

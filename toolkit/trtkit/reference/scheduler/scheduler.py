@@ -5,8 +5,12 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
 from trtkit.reference.kv_cache.block_tables import BlockTables, RowWork
+from trtkit.reference.kv_cache.prefix import common_prefix
 from trtkit.reference.request import GenerationRequest
 from trtkit.reference.scheduler.sequence import Sequence, next_chunk
+
+# So many tokens that another sequence computes right now are worth one step of waiting.
+_WORTH_WAITING = 32
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class Scheduler:
     max_num_tokens bounds the rows of one pass. Decode rows come first, so a long prompt delays nobody by more than
     one chunk. It must exceed max_sequences: every sequence that may run has a row in every step, drafts get what is
     left beside these, and none starves. Only the draft of a prompt may exceed the bound, by as much as one pass takes.
+    A prompt that begins with what another is computing right now waits for that and finds it in the cache.
 
     When blocks run out, the sequence that came last gives all of its own back and waits again, first in line; what it
     had computed is computed again, or found again where its blocks were not taken meanwhile. The oldest sequence is
@@ -83,7 +88,7 @@ class Scheduler:
                 break
             if sequence.table is not None:
                 budget -= self._schedule(sequence, budget, planned)
-        while budget > 0 and self._admit():
+        while budget > 0 and not self._awaits(planned) and self._admit():
             budget -= self._schedule(next(reversed(self._running.values())), budget, planned)
         return StepPlan(tuple(self.tables.take_work()), tuple(planned.values()))
 
@@ -138,6 +143,17 @@ class Scheduler:
         self._running[sequence.request.request_id] = sequence
         return True
 
+    def _awaits(self, planned: dict[str, Segment]) -> bool:
+        """The request that has waited longest begins with what this very pass computes: the next one finds it."""
+        if not self._waiting or self.tables.reuse != "tokens":
+            return False
+        sequence = next(iter(self._waiting.values()))
+        return not sequence.request.returns.context_logits and any(
+            len(segment.token_ids) >= _WORTH_WAITING
+            and _num_shared(segment, sequence.token_ids) - segment.start >= _WORTH_WAITING
+            for segment in planned.values()
+        )
+
     def _schedule(self, sequence: Sequence, budget: int, planned: dict[str, Segment]) -> int:
         """Plan the next rows of a sequence, preempting younger ones where blocks are lacking; the number of rows."""
         sequence.cut_draft(self._max_drafts(sequence, budget, len(planned)))
@@ -164,3 +180,9 @@ class Scheduler:
         self.tables.release(sequence.preempt())
         self._waiting[sequence.request.request_id] = sequence
         self._waiting.move_to_end(sequence.request.request_id, last=False)
+
+
+def _num_shared(segment: Segment, token_ids: Tokens[int]) -> int:
+    """How many of the first tokens the cache holds behind a pass; the last one is always computed."""
+    computed = segment.sequence.token_ids
+    return common_prefix(computed, token_ids, min(segment.end, len(computed), len(token_ids) - 1))

@@ -1,7 +1,9 @@
 """The time that a request may take: nothing is stopped too early, and a body that hangs is stopped."""
 
+import queue
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -23,6 +25,29 @@ def test_a_body_that_hangs_is_stopped_and_the_answer_is_an_error() -> None:
         assert stopped.wait(10)
     with pytest.raises(RequestError, match=r"REQ-DEADLINE: .* timeout of 0\.05 s"):
         deadline.check()
+
+
+def test_work_that_has_not_begun_in_time_never_begins_and_says_so() -> None:
+    failed: queue.Queue[TrtkitError] = queue.Queue()
+    free, begun = threading.Event(), []
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(free.wait)
+        waiting = threads.submit(begun.append, 1)
+        Deadline(0.05).bound_waiting(waiting, failed.put)
+        error = failed.get(timeout=10)
+        free.set()
+    assert error.code == "REQ-DEADLINE"
+    assert begun == []
+
+
+def test_work_that_has_begun_is_left_alone() -> None:
+    free, ended = threading.Event(), []
+    with ThreadPoolExecutor(1) as threads:
+        working = threads.submit(lambda: ended.append(free.wait(10)))
+        Deadline(0.05).bound_waiting(working, lambda _: pytest.fail("given up"))
+        time.sleep(0.2)
+        free.set()
+    assert ended == [True]
 
 
 def test_a_body_in_time_is_left_alone() -> None:

@@ -78,7 +78,9 @@ class DraftTarget:
             places = [(row, index) for row, requests in enumerate(rows) for index in range(len(requests))]
             answers = [each for requests in rows for each in requests]
             for each, reply in zip(answers, replies_of(sender, places), strict=True):
-                self._threads.submit(self._answer_or_fail, each, reply, Deadline(each.timeout_s))
+                deadline = Deadline(each.timeout_s)
+                waiting = self._threads.submit(self._answer_or_fail, each, reply, deadline)
+                deadline.bound_waiting(waiting, reply.fail)
 
     def finalize(self) -> None:
         """Wait for the answers under way."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kserve import kserve_stream
 from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 from trtkit.server.triton_server import TritonServer
@@ -58,6 +59,17 @@ def test_a_prompt_that_is_none_is_refused_before_the_engine_sees_it(
 ) -> None:
     with pytest.raises(InferenceServerException, match=message):
         ask(plain, "preprocessing", QUERY=texts([b"a"], [query]), REQUEST_OUTPUT_LEN=numbers([[1], [1]]))
+
+
+def test_a_stop_that_names_no_request_stops_none(server: TritonServer) -> None:
+    one = {"input_lengths": ("INT32", [[1]]), "input_ids": ("INT32", [[5]]), "end_id": ("INT32", [[-1]])}
+    with kserve_stream(server.endpoints.grpc) as under_way, kserve_stream(server.endpoints.grpc) as stopping:
+        under_way.send("tensorrt_llm", **one, request_output_len=("INT32", [[100]]), streaming=("BOOL", [[True]]))
+        responses = under_way.responses()
+        next(responses)
+        with pytest.raises(InferenceServerException, match="REQ-INPUT: input stop is true, and the request has no id"):
+            stopping.ask("tensorrt_llm", **one, request_output_len=("INT32", [[1]]), stop=("BOOL", [[True]]))
+        assert len(list(responses)) == 99
 
 
 def test_rows_with_fewer_biased_words_are_padded(plain: InferenceServerClient) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from trtkit.engines.inspect import EngineInfo, read_engine
-from trtkit.errors import InputError, TrtkitError
+from trtkit.errors import InputError, RequestError, TrtkitError
 from trtkit.reference.beam_engine import BeamEngine
 from trtkit.reference.engine import Engine
 from trtkit.serving.arguments import ModelArguments, read_arguments
@@ -81,6 +81,12 @@ class StandIn:
 
     def _begin(self, inputs: Inputs, sender: Sender) -> None:
         if inputs.value("stop", 0):
+            if not inputs.request_id:
+                raise RequestError(
+                    "input stop is true, and the request has no id",
+                    "send the id of the request to stop",
+                    code="REQ-INPUT",
+                )
             self._loop.cancel(inputs.request_id, sender.finish_empty)
             return
         rows = [self._read(inputs, row) for row in range(inputs.num_rows)]

@@ -26,3 +26,9 @@ def test_a_foreign_message_names_its_source() -> None:
     received = error_from_text("Stub process 'x_0_0' is not healthy.", source="tensorrt_llm")
     assert isinstance(received, ServerError)
     assert received.cause == "tensorrt_llm: Stub process 'x_0_0' is not healthy."
+
+
+def test_a_model_that_is_not_loaded_is_named() -> None:
+    error = error_from_text("Request for unknown model: 'draft' has no available versions", source="bls")
+    assert (type(error), error.code) == (ServerError, "MODEL-NOT-READY")
+    assert "bls: the server has no model draft" in error.cause

@@ -76,6 +76,8 @@ def drafting(draft_len: int, steps: list[tuple[int, int]], *, streamed: bool = T
             "26 tokens were drafted where draft length 3",
         ),
         (3, [(2, 0), (2, 0), (2, 0), (2, 0), (2, 0), (1, 0), (0, 0), (0, 0)], "11 tokens were drafted where"),
+        (3, [(2, 1)], None),  # an answer of two tokens, which the draft ends as well
+        (3, [(3, 0), (1, 0), (1, 0), (3, 0), (3, 0), (2, 0), (1, 0), (0, 0)], None),  # drafts that end too early
         (2, [(3, 3), (3, 3)], "a step brought 4 tokens"),
         (0, [(3, 3), (3, 3)], "though speculation was off"),
         (0, [(0, 0)] * 8, None),

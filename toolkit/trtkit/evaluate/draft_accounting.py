@@ -22,19 +22,47 @@ def _counts(case: CheckedCase) -> bool:
 
 
 def _fault(draft_len: int, cases: Sequence[CheckedCase], max_new_tokens: int) -> str | None:
-    drafted = sum(case.generation.num_draft_tokens or 0 for case in cases)
+    drafted = sum(_drafted(case) for case in cases)
     if not draft_len:
         return f"{drafted} tokens were drafted though speculation was off" if drafted else None
     longest = max(arrival.num_tokens for case in cases for arrival in case.generation.arrivals)
     if longest > draft_len + 1:
         return f"a step brought {longest} tokens, more than draft length {draft_len} and one of the target's own"
-    request = EndpointRequest("", max_new_tokens, draft_len)
-    steps = [step for case in cases for step in steps_of(Answered(request, case.group, case.generation))]
-    expected = sum(drafted for drafted, _ in steps)
+    rooms = [_rooms(case, draft_len, max_new_tokens) for case in cases]
+    expected = sum(map(sum, rooms))
     # A step that brought nothing but an end token shows in the count and not in the stream.
     unseen = draft_len * sum(len(case.generation.token_ids) < max_new_tokens for case in cases)
-    # Drafts that propose an end token are shorter, but that does not make half a token less in every step.
-    least = expected * (1 - 1 / (2 * draft_len))
-    if least <= drafted <= expected + unseen:
+    if drafted > expected + unseen:
+        return _counted(drafted, draft_len, rooms)
+    answers = zip(cases, rooms, strict=True)
+    whole = [(case, room) for case, room in answers if _shows_length(case, room, draft_len, max_new_tokens)]
+    if longest == draft_len + 1 or not whole or any(_reaches(case, room, draft_len) for case, room in whole):
         return None
-    return f"{drafted} tokens were drafted where draft length {draft_len} makes {expected} in {len(steps)} steps"
+    return _counted(sum(_drafted(case) for case, _ in whole), draft_len, [room for _, room in whole])
+
+
+def _counted(drafted: int, draft_len: int, rooms: Sequence[Sequence[int]]) -> str:
+    expected, steps = sum(map(sum, rooms)), sum(map(len, rooms))
+    return f"{drafted} tokens were drafted where draft length {draft_len} makes {expected} in {steps} steps"
+
+
+def _drafted(case: CheckedCase) -> int:
+    return case.generation.num_draft_tokens or 0
+
+
+def _rooms(case: CheckedCase, draft_len: int, max_new_tokens: int) -> list[int]:
+    """How many tokens each step of an answer may draft."""
+    request = EndpointRequest("", max_new_tokens, draft_len)
+    return [drafted for drafted, _ in steps_of(Answered(request, case.group, case.generation))]
+
+
+def _shows_length(case: CheckedCase, room: Sequence[int], draft_len: int, max_new_tokens: int) -> bool:
+    """Whether an answer had to draft at full length. One that ended by itself ends with a draft that stops there too,
+    and may be nothing else."""
+    return len(case.generation.token_ids) >= max_new_tokens and draft_len in room
+
+
+def _reaches(case: CheckedCase, room: Sequence[int], draft_len: int) -> bool:
+    """Whether an answer drafted more than any smaller draft length does. Drafts that propose an end token are shorter,
+    so an answer may fall short of its room; not all of them do, where the length is kept."""
+    return _drafted(case) > sum(min(draft_len - 1, each) for each in room)

@@ -13,6 +13,7 @@ from trtkit.errors import ServerError
 from trtkit.progress import OnProgress, Progress, silent
 from trtkit.server.admin import AdminClient
 from trtkit.server.backends import STANDIN_SHIM
+from trtkit.server.claim import Claim
 from trtkit.server.container import ContainerRun, container_command, stop_command
 from trtkit.server.drain import drain
 from trtkit.server.endpoints import refuse_busy
@@ -41,6 +42,7 @@ class ContainerServer:
         self.folders = ServerFolders(run.build)
         self.endpoints = run.endpoints
         self._run = run
+        self._claim = Claim(self.folders.state.parent)
         self._options = options
         self._environment = environment
         self._on_progress = on_progress
@@ -73,6 +75,7 @@ class ContainerServer:
         ends or a model is not loaded.
         """
         refuse_second(self.folders.state, self.folders.build)
+        self._claim.take()
         refuse_busy(self.endpoints)
         write_text(self._run.standin / "model.py", STANDIN_SHIM)
         self.folders.log.unlink(missing_ok=True)
@@ -91,6 +94,12 @@ class ContainerServer:
     def stop(self) -> None:
         """End the container; harmless when it is not running."""
         self._stopping.set()
+        try:
+            self._end()
+        finally:
+            self._claim.release()
+
+    def _end(self) -> None:
         if self._process is None or self._process.poll() is not None:
             return
         if not self._run.on_gpus:  # there the server loads its models itself, and unloads none on request

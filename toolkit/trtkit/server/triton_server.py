@@ -10,6 +10,7 @@ from typing import Self
 from trtkit.errors import InputError, ServerError
 from trtkit.progress import OnProgress, silent
 from trtkit.server.backends import compiled_shims, prepare_backends
+from trtkit.server.claim import Claim
 from trtkit.server.endpoints import Endpoints, free_endpoints, refuse_busy
 from trtkit.server.gpu_build import refuse_gpu_build
 from trtkit.server.guard import Guard
@@ -50,6 +51,7 @@ class TritonServer:
     ) -> None:
         self.folders = ServerFolders(build)
         self.endpoints = endpoints or free_endpoints()
+        self._claim = Claim(self.folders.state.parent)
         self._options = options or ServerOptions()
         self._installation = installation
         self._on_progress = on_progress
@@ -88,10 +90,15 @@ class TritonServer:
         refuse_gpu_build(self.folders.build)
         installation = self._installation or find_installation()
         refuse_second(self.folders.state, self.folders.build)
-        refuse_busy(self.endpoints)
-        prepare_backends(installation, self.folders.backends)
-        self.folders.log.unlink(missing_ok=True)
-        self._incarnate(installation)
+        self._claim.take()
+        try:
+            refuse_busy(self.endpoints)
+            prepare_backends(installation, self.folders.backends)
+            self.folders.log.unlink(missing_ok=True)
+            self._incarnate(installation)
+        except BaseException:
+            self._claim.release()
+            raise
         self._watcher = threading.Thread(target=self._watch, args=(installation,), name="trtkit-watch", daemon=True)
         self._watcher.start()
 
@@ -108,6 +115,7 @@ class TritonServer:
         if self._watcher is not None:
             self._watcher.join()
             self._watcher = None
+        self._claim.release()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Block while the server is kept alive, at most `timeout_s`; true when it was stopped.

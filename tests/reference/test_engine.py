@@ -1,6 +1,5 @@
 """What the engine promises about whole answers: they do not depend on what else happens in the engine."""
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,8 @@ from tiny_trtllm import edit_tensors, tiny_model, write_checkpoint
 from transformers import PreTrainedModel
 from trtkit.errors import InputError, RequestError
 from trtkit.reference.engine import Engine
-from trtkit.reference.kv_cache.options import CacheOptions
-from trtkit.reference.request import BlockUse, GenerationRequest, StepOutput
+from trtkit.reference.kv_cache.options import CacheOptions, KvDtype
+from trtkit.reference.request import BlockUse, GenerationRequest, Returns, StepOutput
 from trtkit.reference.sampling.params import SamplingParams
 
 MakeEngine = Callable[..., Engine]
@@ -292,20 +291,57 @@ def test_not_a_number_in_the_logits_ends_that_request_alone(tmp_path: Path) -> N
     assert tokens_of(outputs, "good") == answer(healthy, ask((1, 2, 3), 5))
 
 
-def test_a_failed_request_leaves_nothing_behind_for_reuse(tmp_path: Path) -> None:
+@pytest.fixture
+def broken_checkpoint(tmp_path: Path) -> Path:
+    """Token 50 is not a number."""
     model = tiny_model()
     embedding = model.get_input_embeddings().weight.detach().clone()
     embedding[50] = float("nan")
-    folder = edit_tensors(write_checkpoint(model, tmp_path), transformer__vocab_embedding__weight=embedding)
-    engine = Engine.load(folder, max_batch_size=1, max_seq_len=80)
-    with pytest.raises(RequestError, match="not finite"):
+    return edit_tensors(write_checkpoint(model, tmp_path), transformer__vocab_embedding__weight=embedding)
+
+
+def test_a_failed_request_leaves_nothing_behind_for_reuse(broken_checkpoint: Path) -> None:
+    engine = Engine.load(broken_checkpoint, max_batch_size=1, max_seq_len=80)
+    with pytest.raises(RequestError, match="after token 4 are not finite"):
         engine.generate(ask((1, 2, 3, 50, 4), 5))
-    healthy = answer(Engine.load(folder, max_batch_size=1, max_seq_len=80), ask((1, 2, 3), 5))
+    healthy = answer(Engine.load(broken_checkpoint, max_batch_size=1, max_seq_len=80), ask((1, 2, 3), 5))
     assert answer(engine, ask((1, 2, 3), 5)) == healthy
-    for length in (3, 62):  # the draft in the tile of the prompt, and in the next one
-        with contextlib.suppress(RequestError):
-            engine.generate(ask((1, 2, 3) * (length // 3) + (1, 1), 3, draft_ids=(50, 4)))
-        assert answer(engine, ask((1, 2, 3), 5)) == healthy
+
+
+@pytest.mark.parametrize("length", [3, 60, 63])  # the draft in the tile of the prompt, across its end, in the next one
+def test_drafts_that_are_not_finite_change_nothing(broken_checkpoint: Path, length: int) -> None:
+    engine = Engine.load(broken_checkpoint, max_batch_size=1, max_seq_len=80)
+    request = ask((1, 2, 3) * (length // 3) + (1,), 9, returns=Returns(context_logits=True))
+    expected = engine.generate(request)
+    tokens = tuple(token for output in expected for token in output.token_ids)
+    for draft in ((50, 4), (*tokens[:2], 50), (*tokens[:4], 50, 50)):
+        outputs = engine.generate(replace(request, draft_ids=draft))
+        assert tuple(token for output in outputs for token in output.token_ids) == tokens
+        [logits] = [output.context_logits for output in outputs if output.context_logits is not None]
+        np.testing.assert_array_equal(logits, expected[0].context_logits)
+        engine.check()
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "int4"])
+def test_what_is_not_finite_is_not_hidden_by_a_cache_of_codes(broken_checkpoint: Path, dtype: KvDtype) -> None:
+    engine = Engine.load(broken_checkpoint, max_batch_size=1, max_seq_len=80, cache=CacheOptions(dtype))
+    with pytest.raises(RequestError, match="after token 3 are not finite"):
+        engine.generate(ask((1, 50, 2, 3), 5))
+
+
+def test_a_prompt_that_is_not_finite_does_not_spoil_the_beginning_that_others_share(broken_checkpoint: Path) -> None:
+    engine = Engine.load(
+        broken_checkpoint, max_batch_size=2, max_seq_len=80, max_num_tokens=30, cache=CacheOptions(block_size=8)
+    )
+    beginning = tuple(range(16))
+    expected = answer(engine, ask((*range(15), 20), 5))
+    engine = Engine.load(
+        broken_checkpoint, max_batch_size=2, max_seq_len=80, max_num_tokens=30, cache=CacheOptions(block_size=8)
+    )
+    engine.submit(ask((*beginning, 50, *range(50)), 5, request_id="bad"))
+    engine.step()
+    engine.submit(ask((*range(15), 20), 5, request_id="good"))
+    assert tokens_of(drain(engine), "good") == expected
 
 
 @pytest.mark.parametrize("changes", [{"max_batch_size": 0}, {"max_batch_size": -1}, {"max_seq_len": 0}])

@@ -138,7 +138,7 @@ class LoneSequence:
         batch = Batch(
             list(token_ids), list(range(start, end)), rows, [Span(0, start, end, blocks)], list(range(len(token_ids)))
         )
-        logits = decoder.logits(batch)
+        logits = decoder.run(batch).logits
         self._token_ids.extend(token_ids)
         tables.commit(self._table, self._token_ids, end)
         return logits

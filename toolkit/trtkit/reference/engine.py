@@ -3,7 +3,6 @@
 import sys
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from trtkit.errors import RequestError
@@ -17,7 +16,7 @@ from trtkit.reference.model.decoder import Decoder
 from trtkit.reference.model.load import WeightLoader
 from trtkit.reference.request import BlockUse, FloatArray, GenerationRequest, StepOutput
 from trtkit.reference.scheduler.scheduler import Scheduler, Segment
-from trtkit.reference.verify import Choices
+from trtkit.reference.verify import Choices, not_finite
 
 MAX_NUM_TOKENS = 512
 DEFAULT_CACHE = CacheOptions()
@@ -51,8 +50,7 @@ class Engine:
         Raises CheckpointError when the directory is not a checkpoint that this engine computes, and InputError when
         sizes or options of the cache are impossible.
         """
-        sizes = Sizes(max_batch_size, max_seq_len, max(max_num_tokens, 2 * max_batch_size))
-        sizes.check()
+        (sizes := Sizes(max_batch_size, max_seq_len, max(max_num_tokens, 2 * max_batch_size))).check()
         if num_threads is not None:
             torch.set_num_threads(num_threads)
         config = read_config(checkpoint)
@@ -153,7 +151,7 @@ class Engine:
         return True
 
     def drop_all(self) -> None:
-        """Cancel every request without a report: for who was interrupted, and leaves the engine to others."""
+        """Cancel every request without a report."""
         self._scheduler.cancel_all()
         self._cancelled.clear()
 
@@ -167,16 +165,20 @@ class Engine:
         self._storage.apply(plan.row_work)
         if not plan.segments:
             return outputs
-        choices = Choices(self._decoder.logits(make_batch(plan.segments, self._scheduler.tables.block_size)))
-        row = 0
+        computed = self._decoder.run(make_batch(plan.segments, self._scheduler.tables.block_size))
+        choices, row, logits_row = Choices(computed.logits), 0, 0
         for segment in plan.segments:
-            rows, sequence = range(row, row + segment.num_logits), segment.sequence
-            row = rows.stop
+            sequence, rows = segment.sequence, range(logits_row, logits_row + segment.num_logits)
+            is_finite = computed.is_finite[row : row + segment.num_known]
+            row, logits_row = row + len(segment.token_ids), rows.stop
+            if segment.num_known < len(segment.token_ids) and not all(is_finite):
+                self._forget_draft(segment)
+                continue
             if sequence.wants_context:
                 num_prompt_rows = len(sequence.request.prompt_ids) - segment.start
                 sequence.context_logits.append(choices.logits(rows[:num_prompt_rows]))
-            if segment.num_choosing:
-                outputs.append(self._settle(segment, choices, rows[len(rows) - segment.num_choosing :]))
+            if segment.num_choosing or not all(is_finite):
+                outputs.append(self._settle(segment, choices, rows[len(rows) - segment.num_choosing :], is_finite))
             else:
                 sequence.num_computed = segment.end
                 self._scheduler.advance(sequence)
@@ -206,12 +208,19 @@ class Engine:
         """Raise AssertionError when the bookkeeping contradicts itself."""
         self._scheduler.check()
 
-    def _settle(self, segment: Segment, choices: Choices, rows: range) -> StepOutput:
+    def _forget_draft(self, segment: Segment) -> None:
+        """Compute a segment again without its draft: masked keys that are not finite spoil the rows before them."""
+        segment.sequence.cut_draft(0)
+        self._storage.apply(self._scheduler.tables.clear(segment.sequence.blocks, segment.start, segment.end))
+
+    def _settle(self, segment: Segment, choices: Choices, rows: range, is_finite: list[bool]) -> StepOutput:
         """Choose a sequence's next tokens, rewind the rest of its drafts, and let it go when it is done."""
         sequence, request = segment.sequence, segment.sequence.request
         token_ids: tuple[int, ...] = ()
         acceptance, error, chosen, table = None, None, None, sequence.blocks
         try:
+            if not all(is_finite):
+                raise not_finite(segment.start + segment.num_known - 1)
             chosen = choices.extend(sequence, rows)
             token_ids = tuple(sequence.token_ids[-chosen.num_tokens :])
             acceptance = sequence.settle(chosen.num_tokens)
@@ -236,13 +245,6 @@ class Engine:
             error=error,
             log_probs=chosen.log_probs if chosen else (),
             generation_logits=chosen.generation_logits if chosen else None,
-            context_logits=_taken(sequence.context_logits),
+            context_logits=sequence.take_context_logits(),
             blocks=BlockUse(table.num_allocated, table.num_shared),
         )
-
-
-def _taken(parts: list[FloatArray]) -> FloatArray | None:
-    """What several passes brought, once."""
-    whole = np.concatenate(parts) if parts else None
-    parts.clear()
-    return whole

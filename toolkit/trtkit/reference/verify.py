@@ -66,6 +66,9 @@ class Choices:
         drafts, log_probs = sequence.draft_ids, []
         count = 0
         for count, row in enumerate(rows, start=1):
+            if 1 < count <= len(drafts) and not math.isfinite(self._best_logits[row]):
+                count -= 1  # perhaps only the drafts behind it are to blame: it is computed again, without them
+                break
             past = _past(sequence)
             token_id = self._next_token(sequence, past, row, count - 1)
             if sequence.request.returns.log_probs:
@@ -82,11 +85,7 @@ class Choices:
         params = sequence.request.sampling
         position = len(sequence.token_ids)
         if not math.isfinite(self._best_logits[row]):
-            raise RequestError(
-                f"the logits after token {position - 1} are not finite",
-                "check the checkpoint's weights; float16 overflows where bfloat16 and float32 do not",
-                code="REQ-NAN",
-            )
+            raise not_finite(position - 1)
         if sequence.draft_logits is not None and index < len(sequence.draft_ids):
             return self._judge(sequence, past, row, index)
         if params.is_greedy and not params.has_penalties and past.is_neutral:
@@ -115,6 +114,15 @@ class Choices:
     def _log_prob(self, sequence: Sequence, past: Past, row: int, token_id: int) -> float:
         scores = adjust(self._logits[row], sequence.request.sampling, past)
         return float(torch.log_softmax(scores, dim=0)[token_id])
+
+
+def not_finite(position: int) -> RequestError:
+    """What ends a request whose token at `position` became a NaN or an infinity."""
+    return RequestError(
+        f"the logits after token {position} are not finite",
+        "check the checkpoint's weights; float16 overflows where bfloat16 and float32 do not",
+        code="REQ-NAN",
+    )
 
 
 def _past(sequence: Sequence) -> Past:

@@ -1,5 +1,7 @@
 """Decoder: rows of tokens become logits. Knows weights and attention, no sequences and no sampling."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -12,6 +14,18 @@ from trtkit.reference.model.linear import MIN_ROWS
 from trtkit.reference.model.norm import Norm
 from trtkit.reference.model.rotary import rotate, rotation_at, turned_by
 from trtkit.reference.model.weights import Weights
+
+
+class Computed(NamedTuple):
+    """What a pass brings.
+
+    R choosing rows, V vocab_size.
+        logits     [R, V] float32
+        is_finite  of every row, whether all that the layers made of it is; a quantised cache would hide that it is not
+    """
+
+    logits: Tensor
+    is_finite: list[bool]
 
 
 class Decoder:
@@ -27,12 +41,10 @@ class Decoder:
         self._device = weights.embedding.device
 
     @torch.inference_mode()
-    def logits(self, batch: Batch) -> Tensor:
+    def run(self, batch: Batch) -> Computed:
         """Compute the rows of a batch, store their keys and values, return the logits of its choosing rows.
 
         The logits leave the head in the model's dtype, like TensorRT-LLM's, and are then float32.
-
-            returns  [len(batch.choosing_rows), V] float32
         """
         num_rows = len(batch.token_ids)
         padding = [0] * (MIN_ROWS - num_rows)  # computed, never stored, never read
@@ -50,7 +62,8 @@ class Decoder:
             hidden = hidden + (attended if layer.attention_norm is None else layer.attention_norm(attended))
             answer = layer.mlp(self._norm(hidden, layer.post_norm), num_rows)
             hidden = hidden + (answer if layer.mlp_norm is None else layer.mlp_norm(answer))
-        return self._head(hidden, batch.choosing_rows)
+        is_finite = hidden[:num_rows].sum(1, dtype=torch.float32).isfinite().tolist()
+        return Computed(self._head(hidden, batch.choosing_rows), is_finite)
 
     def _turn(self, positions: Tensor) -> Tensor | None:
         """From a query's own position to the last one inside the cache, from where it looks at sinks."""

@@ -32,6 +32,11 @@ class Segment:
         """The position behind the last token."""
         return self.start + len(self.token_ids)
 
+    @property
+    def num_known(self) -> int:
+        """Tokens that are no drafts."""
+        return len(self.token_ids) - max(0, self.num_choosing - 1)
+
 
 @dataclass(frozen=True)
 class StepPlan:

@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence as Tokens
 
+import numpy as np
+
 from trtkit.acceptance import Acceptance
 from trtkit.reference.kv_cache.block_tables import BlockTable
 from trtkit.reference.request import FinishReason, FloatArray, GenerationRequest
@@ -95,6 +97,12 @@ class Sequence:
         """Have drafts verified in the pass over the last token; the answer's very last one is the model's own."""
         self.draft_ids = draft_ids[: self.request.max_new_tokens - self.num_new_tokens - 1]
         self.draft_logits = draft_logits
+
+    def take_context_logits(self) -> FloatArray | None:
+        """What the passes over the prompt brought, once."""
+        whole = np.concatenate(self.context_logits) if self.context_logits else None
+        self.context_logits.clear()
+        return whole
 
     def cut_draft(self, num_drafts: int) -> None:
         """Have at most so many drafts verified; what is left out was a guess only."""

@@ -54,22 +54,22 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._logits = Decoder.logits
+        self._run = Decoder.run
 
     def __enter__(self) -> "Stopwatch":
-        logits = self._logits
+        run = self._run
 
         def timed(*arguments: object, **options: object) -> object:
             started = time.perf_counter()
-            result = logits(*arguments, **options)
+            result = run(*arguments, **options)
             self.seconds += time.perf_counter() - started
             return result
 
-        Decoder.logits = timed
+        Decoder.run = timed
         return self
 
     def __exit__(self, *problem: object) -> None:
-        Decoder.logits = self._logits
+        Decoder.run = self._run
 
 
 def step_shares(engine: Engine, num_runs: int) -> None:

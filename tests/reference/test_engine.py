@@ -219,6 +219,7 @@ def test_cancelling_what_is_not_in_flight_changes_nothing(make_engine: MakeEngin
         ({"prompt_ids": "text"}, "REQ-VOCAB"),
         ({"max_new_tokens": 2.5}, "REQ-TOKENS"),
         ({"embedding_bias": np.full(97, 1e300)}, "REQ-ARRAY"),
+        ({"embedding_bias": [0.0] * 97}, "REQ-ARRAY"),
         ({"embedding_bias": np.array([None] * 97)}, "REQ-ARRAY"),
         ({"draft_ids": (5,), "draft_logits": np.full((1, 97), 1e300)}, "REQ-ARRAY"),
     ],

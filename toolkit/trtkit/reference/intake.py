@@ -93,6 +93,8 @@ def _check_arrays(request: GenerationRequest, vocab_size: int) -> None:
 
 def _check_array(name: str, array: FloatArray, shape: tuple[int, ...]) -> None:
     """Minus infinity is a way to exclude a token; a row that excludes all of them is no distribution."""
+    if not isinstance(array, np.ndarray):
+        raise RequestError(f"{name} is a {type(array).__name__}", "send a NumPy array", code="REQ-ARRAY")
     if array.shape != shape:
         raise RequestError(
             f"{name} has the shape {list(array.shape)}, it must be {list(shape)}",

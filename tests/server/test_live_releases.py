@@ -1,5 +1,6 @@
 """Clients of NVIDIA's own models, of old releases and new: their inputs by the names that their release has."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,6 +48,19 @@ def test_trtkits_client_need_not_know_the_release(old: TritonServer) -> None:
 def test_the_ensemble_of_an_old_release_has_no_newer_inputs(old: TritonServer) -> None:
     with pytest.raises(InferenceServerException, match="unexpected inference input 'seed'"):
         texts(old, "ensemble", seed=("UINT64", [[1]]))
+
+
+@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
+def test_a_client_that_asks_for_measures_gets_the_times_of_its_answer(server: TritonServer, model: str) -> None:
+    request = {"text_input": ("BYTES", [[b"hello"]]), "max_tokens": ("INT32", [[20]]), "end_id": ("INT32", [[-1]])}
+    before = time.time_ns()
+    with kserve_stream(server.endpoints.grpc) as stream:
+        [last] = stream.ask(model, **request, return_perf_metrics=("BOOL", [[True]]))
+    names = ("arrival", "first_scheduled", "first_token", "last_token")
+    times = [last[f"{name}_time_ns"][0][0] for name in names]
+    moments = [before, *times, time.time_ns()]
+    assert moments == sorted(moments)
+    assert len(set(times[1:])) == 3
 
 
 @pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])

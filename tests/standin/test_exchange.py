@@ -187,3 +187,14 @@ def test_measures_come_with_the_last_response_when_asked_for() -> None:
     assert values["acceptance_rate"] == pytest.approx(1 / 3)
     assert (values["total_accepted_draft_tokens"], values["total_draft_tokens"]) == (1, 3)
     assert values["arrival_time_ns"] <= values["first_token_time_ns"] <= values["last_token_time_ns"]
+
+
+def test_an_answer_is_scheduled_when_its_first_step_begins_and_not_when_that_ends() -> None:
+    caller, now = Received(), iter(range(100, 200, 10))
+    generation = GenerationRequest("e", (5, 6), 20, end_id=END)
+    answer = Exchange(LlmRequest(generation, True, False, True), caller, clock_ns=lambda: next(now))
+    answer.take(step(7), began_ns=103)
+    answer.take(step(8, reason="length"), began_ns=113)
+    times = {name: caller.outputs[-1][f"{name}_time_ns"].item() for name in ("arrival", "first_scheduled")}
+    assert times == {"arrival": 100, "first_scheduled": 103}
+    assert [caller.outputs[-1][f"{name}_token_time_ns"].item() for name in ("first", "last")] == [110, 120]

@@ -1,15 +1,16 @@
 """The Triton model `tensorrt_llm_bls`: one answer per request, each in a thread. The loop itself is in draft_target."""
 
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from trtkit.acceptance import summarize
 from trtkit.draft_length import AdaptiveDraftLength, DraftLength, Experience, FixedDraftLength
 from trtkit.errors import TrtkitError
 from trtkit.serving.answer import pieces_of
+from trtkit.serving.answer_outputs import counts_of, final_outputs, piece_outputs
+from trtkit.serving.answer_times import AnswerTimes
 from trtkit.serving.arguments import read_arguments
 from trtkit.serving.batch import Reply, refuse_batch, replies_of
 from trtkit.serving.build_defaults import read_defaults
@@ -34,6 +35,16 @@ from trtkit.serving.text import TextTokenizer
 from trtkit.serving.triton_io import Counters, Sender, read_inputs
 from trtkit.serving.word_lists import embedding_bias, word_tokens
 from trtkit.serving.words import StopWords, pack_words
+
+
+@dataclass(frozen=True)
+class _Errand:
+    """One answer to give: what is wanted, the way back, and how long it may take and took."""
+
+    request: ClientRequest
+    reply: Reply
+    deadline: Deadline
+    times: AnswerTimes
 
 
 class DraftTarget:
@@ -78,9 +89,9 @@ class DraftTarget:
             places = [(row, index) for row, requests in enumerate(rows) for index in range(len(requests))]
             answers = [each for requests in rows for each in requests]
             for each, reply in zip(answers, replies_of(sender, places), strict=True):
-                deadline = Deadline(each.timeout_s)
-                waiting = self._threads.submit(self._answer_or_fail, each, reply, deadline)
-                deadline.bound_waiting(waiting, reply.fail)
+                errand = _Errand(each, reply, Deadline(each.timeout_s), AnswerTimes(time.time_ns()))
+                waiting = self._threads.submit(self._answer_or_fail, errand)
+                errand.deadline.bound_waiting(waiting, reply.fail)
 
     def finalize(self) -> None:
         """Wait for the answers under way."""
@@ -102,10 +113,11 @@ class DraftTarget:
         refuse_batch(sum(len(requests) for requests in rows), decoupled=self._decoupled)
         return rows
 
-    def _answer_or_fail(self, request: ClientRequest, reply: Reply, deadline: Deadline) -> None:
+    def _answer_or_fail(self, errand: _Errand) -> None:
+        request, reply = errand.request, errand.reply
         self._under_way.add(request.request_id)
         try:
-            self._answer(request, reply, deadline)
+            self._answer(errand)
         except TrtkitError as error:
             reply.fail(error)
         except BaseException as error:
@@ -115,7 +127,9 @@ class DraftTarget:
         finally:
             self._under_way.discard(request.request_id)
 
-    def _answer(self, request: ClientRequest, reply: Reply, deadline: Deadline) -> None:
+    def _answer(self, errand: _Errand) -> None:
+        request, deadline = errand.request, errand.deadline
+        errand.times.note_scheduled(time.time_ns())
         deadline.check()
         text = self._prompts.text(request.text, is_chat=request.is_chat)
         refuse_surely_too_long(text, self._tokenizer.longest_token_bytes, self._defaults)
@@ -127,32 +141,34 @@ class DraftTarget:
             draft_length = self._draft_length(request)
             scheduled = self._scheduled(draft_length, request)
             run = DraftTargetRun(self._generation(request, tuple(prompt_ids)), target, draft, scheduled)
-            self._tell(run, request, reply, target, deadline)
-        self._counters.add(_counts(run, len(prompt_ids)))
+            self._tell(run, errand, target)
+        self._counters.add(counts_of(run, len(prompt_ids)))
         if isinstance(draft_length, AdaptiveDraftLength):
             self._experience = draft_length.experience
 
-    def _tell(
-        self, run: DraftTargetRun, request: ClientRequest, reply: Reply, target: InnerLlm, deadline: Deadline
-    ) -> None:
+    def _tell(self, run: DraftTargetRun, errand: _Errand, target: InnerLlm) -> None:
         """Send a run's pieces as they come, or at its end everything at once. Raises RequestError REQ-DEADLINE."""
+        request, reply = errand.request, errand.reply
         prompt_ids = run.generation.prompt_ids
         stream = self._tokenizer.stream(skip_special_tokens=self._skip_special_tokens)
         cancellation = PolledCancellation(reply.is_cancelled, self._cancellation_period_s)
         texts = [stream.push(prompt_ids)] if request.includes_prompt else []
         num_sent = 0
         for piece in pieces_of(run, stream, StopWords(request.stop_words), cancellation.is_cancelled):
+            if piece.token_ids:
+                errand.times.note_tokens(time.time_ns())
             if request.streaming and piece.token_ids:
                 scores = run.scores.outputs(num_sent, request.returns)
-                reply.send(_piece_outputs(piece.text, piece.token_ids) | scores, final=False)
+                reply.send(piece_outputs(piece.text, piece.token_ids) | scores, final=False)
                 num_sent += len(piece.token_ids)
             else:
                 texts.append(piece.text)
-        deadline.check()
+        errand.deadline.check()
         token_ids = () if request.streaming else tuple(run.token_ids)
-        figures = _final_outputs(run, len(prompt_ids)) | target.cache_figures
+        figures = final_outputs(run, len(prompt_ids)) | target.cache_figures
         figures |= run.scores.outputs(num_sent, request.returns)
-        reply.send(_piece_outputs("".join(texts), token_ids) | figures, final=True)
+        figures |= errand.times.outputs() if request.wants_measures else {}
+        reply.send(piece_outputs("".join(texts), token_ids) | figures, final=True)
 
     def _generation(self, request: ClientRequest, prompt_ids: tuple[int, ...]) -> Generation:
         return Generation(
@@ -195,44 +211,3 @@ class DraftTarget:
             end_id=request.end_ids[0],
             pad_id=request.pad_id,
         )
-
-
-def _piece_outputs(text: str, token_ids: tuple[int, ...]) -> dict[str, Array]:
-    return {
-        "text_output": np.array([[text.encode()]], dtype=np.object_),
-        "output_ids": np.array([token_ids], dtype=np.int32),
-    }
-
-
-def _counts(run: DraftTargetRun, num_prompt_tokens: int) -> dict[str, int]:
-    summary = summarize(run.outcomes)
-    return {
-        "trtkit_answers": 1,
-        "trtkit_prompt_tokens": num_prompt_tokens,
-        "trtkit_output_tokens": len(run.token_ids),
-        "trtkit_target_passes": run.num_target_passes,
-        "trtkit_draft_tokens": summary.num_draft_tokens,
-        "trtkit_accepted_draft_tokens": summary.num_accepted_tokens,
-        "trtkit_evicted_tokens": run.num_evicted_tokens,
-    }
-
-
-def _final_outputs(run: DraftTargetRun, num_prompt_tokens: int) -> dict[str, Array]:
-    """Why the answer ended, and the figures of the whole answer."""
-    summary = summarize(run.outcomes)
-    values: dict[str, Any] = {
-        "finish_reason": (run.finish_reason or "").encode(),
-        "num_input_tokens": num_prompt_tokens,
-        "num_output_tokens": len(run.token_ids),
-        "num_target_passes": run.num_target_passes,
-        "num_evicted_tokens": run.num_evicted_tokens,
-        "acceptance_rate": summary.acceptance_rate or 0.0,
-        "total_accepted_draft_tokens": summary.num_accepted_tokens,
-        "total_draft_tokens": summary.num_draft_tokens,
-        "draft_time_ns": run.draft_time_ns,
-        "target_time_ns": run.target_time_ns,
-    }
-    return {
-        name: np.array([[value]], dtype=np.object_ if isinstance(value, bytes) else None)
-        for name, value in values.items()
-    }

@@ -66,6 +66,7 @@ class ClientRequest:
     by_logits: bool
     returns: frozenset[Score]
     num_sequences: int
+    wants_measures: bool
 
     def sequences(self, seed_name: str) -> tuple["ClientRequest", ...]:
         """One request for each sequence wanted, with a seed of its own; the first keeps the client's."""
@@ -118,6 +119,7 @@ def read_client_request(
         by_logits=_switch(inputs, "use_draft_logits", row, default=defaults.by_logits),
         returns=frozenset(score for score in _SCORES if inputs.value(f"return_{score}", row)),
         num_sequences=num_sequences(inputs.value("num_return_sequences", row)),
+        wants_measures=bool(inputs.value("return_perf_metrics", row)),
     )
 
 

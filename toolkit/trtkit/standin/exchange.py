@@ -2,26 +2,16 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from trtkit.acceptance import Acceptance
 from trtkit.reference.request import NO_BLOCKS, Beam, StepOutput
+from trtkit.serving.answer_times import AnswerTimes
 from trtkit.serving.batch import Reply
 from trtkit.serving.tensor import Array
 from trtkit.standin.answer_scores import AnswerScores, beam_scores
 from trtkit.standin.requests import LlmRequest
-
-
-@dataclass
-class _Times:
-    """Nanoseconds on the clock of the exchange."""
-
-    arrival_ns: int
-    first_scheduled_ns: int = 0
-    first_token_ns: int = 0
-    last_token_ns: int = 0
 
 
 class Exchange:
@@ -35,7 +25,7 @@ class Exchange:
         self.request = request
         self.reply = reply
         self._clock_ns = clock_ns
-        self._times = _Times(arrival_ns=clock_ns())
+        self._times = AnswerTimes(clock_ns())
         self._token_ids: list[int] = []
         self._beams: tuple[Beam, ...] = ()
         self._scores = AnswerScores(request.generation.returns)
@@ -49,12 +39,14 @@ class Exchange:
         """Prompt tokens that the engine found in its cache."""
         return self._num_reused_tokens
 
-    def take(self, output: StepOutput) -> bool:
-        """Send what this step allows; True when the answer is complete, also where the engine would go on."""
+    def take(self, output: StepOutput, began_ns: int = 0) -> bool:
+        """Send what this step, which began then, allows; True when the answer is complete, also where the engine would
+        go on.
+        """
         if output.error is not None:
             self.reply.fail(output.error)
             return True
-        self._note(output)
+        self._note(output, began_ns)
         generation = self.request.generation
         kept = [token != generation.end_id for token in output.token_ids]
         self._token_ids.extend(token for token, is_kept in zip(output.token_ids, kept, strict=True) if is_kept)
@@ -67,13 +59,11 @@ class Exchange:
             self._num_sent = len(self._token_ids)
         return finished
 
-    def _note(self, output: StepOutput) -> None:
+    def _note(self, output: StepOutput, began_ns: int) -> None:
         now_ns = self._clock_ns()
-        if not self._times.first_scheduled_ns:
-            self._times.first_scheduled_ns = now_ns
+        self._times.note_scheduled(began_ns or now_ns)
         if output.token_ids:
-            self._times.first_token_ns = self._times.first_token_ns or now_ns
-            self._times.last_token_ns = now_ns
+            self._times.note_tokens(now_ns)
         self._num_reused_tokens = output.num_reused_tokens
         self._blocks = output.blocks
         self._acceptance = output.acceptance or self._acceptance
@@ -124,12 +114,8 @@ class Exchange:
             "kv_cache_alloc_total_blocks": self._blocks.num_new + self._blocks.num_reused,
             "kv_cache_reused_blocks": self._blocks.num_reused,
             "kv_cache_alloc_new_blocks": self._blocks.num_new,
-            "arrival_time_ns": self._times.arrival_ns,
-            "first_scheduled_time_ns": self._times.first_scheduled_ns,
-            "first_token_time_ns": self._times.first_token_ns,
-            "last_token_time_ns": self._times.last_token_ns,
             "acceptance_rate": accepted / drafted if drafted else 0.0,
             "total_accepted_draft_tokens": accepted,
             "total_draft_tokens": drafted,
         }
-        return {name: np.array([[value]]) for name, value in values.items()}
+        return {name: np.array([[value]]) for name, value in values.items()} | self._times.outputs()

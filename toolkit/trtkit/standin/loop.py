@@ -139,9 +139,10 @@ class EngineLoop:
         item.done()
 
     def _step(self) -> None:
+        began_ns = time.time_ns()
         for output in self._engine.step():
             known = self._exchanges.get(output.request_id)
-            if known is not None and known[1].take(output):
+            if known is not None and known[1].take(output, began_ns):
                 del self._exchanges[output.request_id]
                 self._on_finished(known[1])
                 if not output.finished:

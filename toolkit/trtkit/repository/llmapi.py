@@ -50,7 +50,7 @@ _OUTPUT_TYPES: dict[str, Dtype] = {
     "total_draft_tokens": "INT32",
 }
 _LISTS = frozenset({"text_input", "sampling_param_stop"})
-_ANSWERS = frozenset({"text_output", "finish_reason", "stop_reason", "cumulative_logprob"})
+_ANSWERS = ("text_output", "finish_reason", "stop_reason", "cumulative_logprob", "kv_cache_")
 
 
 def render_llmapi_repository(release: Release, model_yaml: str, *, decoupled: bool) -> dict[str, str]:
@@ -73,7 +73,7 @@ def llmapi_contract(release: Release) -> ModelContract:
         for name in release.llm_api.triton_inputs
     )
     outputs = (
-        Tensor(name, _OUTPUT_TYPES[name], (-1,) if name in _ANSWERS else (1,))
+        Tensor(name, _OUTPUT_TYPES[name], (-1,) if name.startswith(_ANSWERS) else (1,))
         for name in release.llm_api.triton_outputs
     )
     return ModelContract(MODEL, tuple(inputs), tuple(outputs))

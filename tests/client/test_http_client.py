@@ -1,5 +1,8 @@
 """Events of generate_stream to arrays and chunks, as Triton's JSON writes them."""
 
+import socket
+import threading
+
 import pytest
 from trtkit.client.http_client import HttpClient, outputs_of
 from trtkit.client.request import GenerateRequest
@@ -28,6 +31,26 @@ def test_the_last_event_of_a_stream_has_an_empty_list_of_tokens() -> None:
 def test_tokens_that_are_no_numbers_are_another_models() -> None:
     with pytest.raises(ServerError, match="CLIENT-CONTRACT"):
         chunk_of(outputs_of({"text_output": "", "output_ids": [1.5]}), 0)
+
+
+def test_a_server_that_goes_away_in_the_middle_of_an_answer_is_an_error() -> None:
+    event = b'data: {"text_output": "a", "output_ids": 7}\n\n'
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def die_after_one_event() -> None:
+            with listener.accept()[0] as connection:
+                connection.recv(65536)
+                connection.sendall(head + f"{len(event):x}\r\n".encode() + event + b"\r\n")
+
+        server = threading.Thread(target=die_after_one_event)
+        server.start()
+        answer = HttpClient(f"127.0.0.1:{listener.getsockname()[1]}").generate(GenerateRequest("a", 4, stream=True))
+        chunks = iter(answer)
+        assert next(chunks).token_ids == (7,)
+        with pytest.raises(ServerError):
+            next(chunks)
+        server.join()
 
 
 def test_an_answer_that_was_cancelled_before_it_was_read_is_not_asked_for() -> None:

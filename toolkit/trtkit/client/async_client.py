@@ -9,6 +9,7 @@ from typing import Any, Self
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from trtkit.client.ending import broken_off
 from trtkit.client.request import Chunk, GenerateRequest
 from trtkit.client.tensors import chunk_of, message_of, settled
 from trtkit.serving.contract import BLS
@@ -61,13 +62,18 @@ class AsyncAnswer:
         self.sent_ns = sent_ns
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
+        is_whole = False
         try:
             async for response in self._call:
                 received_ns = self._clock_ns()
                 if response.error_message:
                     raise error_from_text(response.error_message, source=BLS)
-                yield chunk_of(outputs_of(response.infer_response), received_ns)
+                chunk = chunk_of(outputs_of(response.infer_response), received_ns)
+                is_whole = chunk.is_final
+                yield chunk
         except grpc.RpcError as error:
             raise typed(error, self._address, deadline_s=self._deadline_s) from None
         finally:
             self._call.cancel()
+        if not is_whole:
+            raise broken_off()

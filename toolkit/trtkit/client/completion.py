@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trtkit.client.connect import RunningAnswer
+from trtkit.client.ending import broken_off
 from trtkit.client.request import Chunk, Figures
-from trtkit.errors import ServerError
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def collect(answer: RunningAnswer, on_text: Callable[[str], object]) -> Completi
 def completion_of(chunks: Sequence[Chunk], sent_ns: int) -> Completion:
     """The chunks of one answer as a whole. Raises ServerError when the last one is missing."""
     if not chunks or chunks[-1].figures is None:
-        raise ServerError("the answer ended before its last part", "send the request again", code="SERVER")
+        raise broken_off()
     with_tokens = [chunk for chunk in chunks if chunk.token_ids] or chunks[-1:]
     first, last = with_tokens[0], with_tokens[-1]
     token_ids = tuple(token for chunk in chunks for token in chunk.token_ids)

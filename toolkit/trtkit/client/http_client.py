@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from trtkit.client.ending import to_the_end
 from trtkit.client.request import Chunk, GenerateRequest
 from trtkit.client.tensors import chunk_of, settled, values_of
 from trtkit.errors import RequestError, ServerError
@@ -90,7 +91,7 @@ class HttpAnswer:
             return
         try:
             with _connected(self._address, self._deadline_s) as connection:
-                yield from self._chunks(connection)
+                yield from to_the_end(self._chunks(connection), lambda: self._is_cancelled)
         except TimeoutError:
             raise ServerError(
                 f"the server at {self._address} was not done after {self._deadline_s:g} s",

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
+from trtkit.client.ending import to_the_end
 from trtkit.client.request import Chunk, GenerateRequest
 from trtkit.client.tensors import chunk_of, message_of, settled
 from trtkit.errors import ServerError
@@ -70,8 +71,8 @@ class Answer:
         self.sent_ns = sent_ns
 
     def __iter__(self) -> Iterator[Chunk]:
-        for outputs in self._responses:
-            yield chunk_of(outputs, self._clock_ns())
+        chunks = (chunk_of(outputs, self._clock_ns()) for outputs in self._responses)
+        yield from to_the_end(chunks, lambda: self._responses.is_cancelled)
 
     def cancel(self) -> None:
         """Tell the server to stop."""

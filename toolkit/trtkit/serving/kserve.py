@@ -165,7 +165,7 @@ class ResponseStream:
         self._model = model
         self._address = address
         self._deadline_s = deadline_s
-        self._is_cancelled = False
+        self.is_cancelled = False
 
     def __iter__(self) -> Iterator[Outputs]:
         try:
@@ -174,14 +174,14 @@ class ResponseStream:
                     raise error_from_text(response.error_message, source=self._model)
                 yield outputs_of(response.infer_response)
         except grpc.RpcError as error:
-            if not self._is_cancelled:
+            if not self.is_cancelled:
                 raise typed(error, self._address, deadline_s=self._deadline_s) from None
         finally:
             self._call.cancel()
 
     def cancel(self) -> None:
         """Tell the server to stop."""
-        self._is_cancelled = True
+        self.is_cancelled = True
         self._call.cancel()
 
 

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
@@ -103,10 +104,14 @@ def test_the_command_names_the_tensors_and_exits_with_1(broken: Build) -> None:
     assert result.exit_code == 1
     assert "transformer.layers.1.mlp.fc" in result.stderr and "layer 1 mlp" in result.stderr
     assert "KL" in result.stdout
-    assert json.loads((broken.folder / "parity" / "checkpoint-target.json").read_text())["command"].startswith(
-        "trtkit "
-    )
-    assert (broken.folder / "parity" / "checkpoint-target.json").is_file()
+    written = json.loads((broken.folder / "parity" / "checkpoint-target.json").read_text())
+    suite = ElementTree.parse(broken.folder / "parity" / "checkpoint-target-junit.xml").find("testsuite")
+    assert written["command"].startswith("trtkit ")
+    assert suite is not None and len(suite) == len(written["points"])
+    failed = [case.attrib["name"] for case in suite if case.find("failure") is not None]
+    assert failed[0] == "layer 1 mlp" and "embedding" not in failed
+    summary = (broken.folder / "parity" / "checkpoint-target.md").read_text()
+    assert "- **layer 1 mlp: relative error" in summary and "transformer.layers.1.mlp.fc" in summary
 
 
 def test_weights_that_are_no_numbers_are_found_and_the_report_stays_json(broken: Build) -> None:

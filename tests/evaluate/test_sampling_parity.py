@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
@@ -54,6 +55,10 @@ def test_another_temperature_is_found(scale: float, build: Build, tmp_path_facto
     exit_code, document, errors = sampling(hot)
     assert (exit_code, document["verdict"]) == (1, "different")
     assert "total variation" in errors
+    suite = ElementTree.parse(hot.folder / "parity" / "sampling-junit.xml").find("testsuite")
+    assert suite is not None and len(suite) == len(document["tests"])
+    assert len(suite.findall("testcase/failure")) == sum(t["decision"] == "different" for t in document["tests"])
+    assert ": different\n" in (hot.folder / "parity" / "sampling.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """`trtkit bench`: from a build or URL and options to figures, reports and a plot. Knows the order of steps."""
 
-import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -23,6 +22,7 @@ from trtkit.evaluate.endpoint import AsyncEndpoint, Endpoint
 from trtkit.evaluate.latency_limits import LatencyLimits, broken_limits
 from trtkit.evaluate.load import Timer, poisson_times
 from trtkit.evaluate.record_choice import PromptChoice
+from trtkit.evaluate.report_files import json_text
 from trtkit.evaluate.reports.bench_document import BenchContext, bench_document
 from trtkit.evaluate.reports.bench_html import bench_html
 from trtkit.evaluate.reports.bench_summary import bench_junit, bench_markdown
@@ -101,7 +101,7 @@ def write_baseline(path: Path, document: dict[str, Any]) -> None:
     cannot be written, InputError when a standing file is no baseline."""
     standing = read_baseline(path) if path.exists() else None
     try:
-        write_text(path, _json(baseline_of(document, standing)))
+        write_text(path, json_text(baseline_of(document, standing)))
     except OSError as error:
         raise disk_error(error, path) from error
 
@@ -198,13 +198,9 @@ def _baseline_path(target: Target, options: BenchOptions) -> Path | None:
     return path
 
 
-def _json(document: dict[str, Any]) -> str:
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
-
-
 def _write(document: dict[str, Any], plan: BenchPlan, out: Path, *, plot: bool) -> None:
     texts = {
-        "report.json": _json(document),
+        "report.json": json_text(document),
         "report.html": bench_html(document),
         "summary.md": bench_markdown(document),
         "junit.xml": bench_junit(document),

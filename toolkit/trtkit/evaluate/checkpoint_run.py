@@ -9,7 +9,6 @@ from typing import Any
 from torch import Tensor
 
 from trtkit import __version__
-from trtkit.artifacts import write_document
 from trtkit.builds import Build
 from trtkit.checkpoints.safetensors_header import read_header
 from trtkit.errors import DifferenceError, InputError
@@ -19,6 +18,8 @@ from trtkit.evaluate.encoding import PromptEncoder
 from trtkit.evaluate.oracle import Oracle
 from trtkit.evaluate.record_choice import PromptChoice
 from trtkit.evaluate.recording import encode_prompts
+from trtkit.evaluate.report_files import json_text, write_files
+from trtkit.evaluate.reports.checkpoint_summary import checkpoint_junit, checkpoint_markdown
 from trtkit.evaluate.sources import unchanged_source
 from trtkit.evaluate.tolerance import Dtype, NumericProfile, loses_bits
 from trtkit.evaluate.traces import CheckpointTracer, Trace, trace_oracle
@@ -90,7 +91,12 @@ def compare_checkpoint(
         "skipped": left_out,
         "versions": {**oracle.versions, "trtkit": __version__},
     }
-    write_document(build.folder / "parity" / f"checkpoint-{role}.json", document)
+    files = {
+        f"checkpoint-{role}.json": json_text(document),
+        f"checkpoint-{role}-junit.xml": checkpoint_junit(document),
+        f"checkpoint-{role}.md": checkpoint_markdown(document),
+    }
+    write_files(build.folder / "parity", files)
     return document
 
 

@@ -1,6 +1,5 @@
 """`trtkit parity check`: from a build or URL and options to a report and its files. Knows the order of the steps."""
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from trtkit import __version__
-from trtkit.artifacts import disk_error, write_text
 from trtkit.builds import Build
 from trtkit.errors import InputError
 from trtkit.evaluate.check import STOP_SLACK, CheckResult, CheckRun, FindStop, plan_requests
@@ -21,6 +19,7 @@ from trtkit.evaluate.parity import Referee
 from trtkit.evaluate.parity_shares import ParityShares, broken_shares
 from trtkit.evaluate.record import ParityRecord
 from trtkit.evaluate.record_choice import Expectation, PromptChoice, expect_of_build, expect_of_file
+from trtkit.evaluate.report_files import json_text, write_files
 from trtkit.evaluate.reports.junit import parity_junit
 from trtkit.evaluate.reports.markdown import parity_markdown
 from trtkit.evaluate.reports.parity_document import ParityContext, parity_document
@@ -131,16 +130,12 @@ def _context(
 def write_parity_reports(document: dict[str, Any], out: Path) -> None:
     """report.json, junit.xml, summary.md and report.html in `out`. Raises BuildError when the disk is full."""
     texts = {
-        "report.json": json.dumps(document, indent=1, allow_nan=False) + "\n",
+        "report.json": json_text(document),
         "junit.xml": parity_junit(document, [str(out / "report.html"), str(out / "report.json")]),
         "summary.md": parity_markdown(document),
         "report.html": parity_html(document),
     }
-    for name, text in texts.items():
-        try:
-            write_text(out / name, text)
-        except OSError as error:
-            raise disk_error(error, out) from error
+    write_files(out, texts)
 
 
 def _expectation(target: Target, options: CheckOptions, on_progress: OnProgress) -> Expectation:

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from trtkit import __version__
-from trtkit.artifacts import write_document
 from trtkit.builds import Build
 from trtkit.checkpoints.stop_ids import read_stop_ids
 from trtkit.errors import DifferenceError, InputError
@@ -20,6 +19,8 @@ from trtkit.evaluate.endpoint import Endpoint, EndpointRequest
 from trtkit.evaluate.oracle import Oracle
 from trtkit.evaluate.record_choice import PromptChoice, comparable_input_len
 from trtkit.evaluate.recording import encode_prompts
+from trtkit.evaluate.report_files import json_text, write_files
+from trtkit.evaluate.reports.sampling_summary import sampling_junit, sampling_markdown
 from trtkit.evaluate.sampling import Pair, PositionTest, Probabilities, Source, draw, sample_and_test
 from trtkit.evaluate.sequential import LEAST_ALPHA, Design, make_design
 from trtkit.evaluate.sources import unchanged_source
@@ -82,7 +83,12 @@ def check_sampling(build: Build, options: SamplingOptions, on_progress: OnProgre
             code="SAMPLING-UNTESTED",
         )
     document = _document(build, options, sampled)
-    write_document(build.folder / "parity" / "sampling.json", document)
+    texts = {
+        "sampling.json": json_text(document),
+        "sampling-junit.xml": sampling_junit(document),
+        "sampling.md": sampling_markdown(document),
+    }
+    write_files(build.folder / "parity", texts)
     return document
 
 

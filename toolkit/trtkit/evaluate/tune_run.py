@@ -1,6 +1,5 @@
 """`trtkit tune`: from a build or URL and options to a report and the build's schedule. Knows the order of steps."""
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from trtkit.evaluate.bench_prompts import bench_prompts
 from trtkit.evaluate.deployment import Target, open_address, refuse_drafts_without_draft
 from trtkit.evaluate.load import Timer
 from trtkit.evaluate.record_choice import PromptChoice
+from trtkit.evaluate.report_files import json_text
 from trtkit.evaluate.reports.tune_document import TuneContext, schedule_of, tune_document
 from trtkit.evaluate.reports.tune_html import tune_html
 from trtkit.evaluate.tune import Sweep, TunedLevel, TunePlan
@@ -138,7 +138,7 @@ def _out(target: Target, options: TuneOptions) -> Path:
 
 def _write(document: dict[str, Any], out: Path, *, plot: bool) -> None:
     try:
-        write_text(out / "report.json", json.dumps(document, indent=1, allow_nan=False) + "\n")
+        write_text(out / "report.json", json_text(document))
         write_text(out / "report.html", tune_html(document))
         if plot:
             plot_tune(document, out / "tune.png")

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from trtkit.calibration.outliers import LayerOutliers
+from trtkit.calibration.picture import write_picture
 
 Grid = NDArray[np.float64]
 
@@ -28,9 +29,7 @@ def draw_heat_map(layers: Sequence[LayerOutliers], path: Path) -> None:
         axes.set_xticks(range(len(kinds)), kinds, rotation=60, ha="right", fontsize=7)
         figure.colorbar(image, ax=axes)
     left.set_ylabel("layer")
-    beside = path.with_suffix(".tmp")
-    figure.savefig(beside, format="png", dpi=110, metadata={"Software": "trtkit"})
-    beside.replace(path)
+    write_picture(figure, path)
 
 
 def tensor_kinds(layers: Sequence[LayerOutliers]) -> list[str]:

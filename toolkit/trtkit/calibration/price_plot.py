@@ -6,6 +6,7 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from trtkit.calibration.picture import write_picture
 from trtkit.calibration.price import Price
 
 
@@ -19,6 +20,4 @@ def draw_prices(prices: Sequence[Price], path: Path) -> None:
         axes.annotate(price.name, (price.bytes_per_token / 1024, price.perplexity), fontsize=7)
     axes.set_xlabel("KV cache, KiB per token")
     axes.set_ylabel("perplexity on the held-out texts")
-    beside = path.with_suffix(".tmp")
-    figure.savefig(beside, format="png", dpi=110, metadata={"Software": "trtkit"})
-    beside.replace(path)
+    write_picture(figure, path)

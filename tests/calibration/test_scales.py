@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from trtkit.calibration.histogram import NUM_BINS, MagnitudeHistogram
 from trtkit.calibration.number_formats import LARGEST, fake_quantize
 from trtkit.calibration.scales import METHODS, ScaleMethod, group_scales, scale_of
+from trtkit.reference.kv_cache.formats import Fp8, Scale
 
 
 def histogram_of(values: np.ndarray) -> MagnitudeHistogram:
@@ -85,6 +86,32 @@ def test_a_power_of_two_rounds_as_scale_one_does_and_loses_less_of_the_small_and
         assert np.square(scaled - x).sum() <= np.square(unscaled - x).sum()
     assert method.limit(histogram_of(np.array([3.0])), 3.0, "int8") == 3.0, "an integer's step grows with the limit"
     assert method.limit(histogram_of(np.array([448.0])), 448.0, "fp8") == 448.0
+
+
+@given(
+    amax=st.floats(2.0**-120, 2.0**60, width=32),
+    shares=st.lists(st.floats(-1, 1), min_size=1, max_size=20),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+)
+def test_no_value_comes_back_worse_from_the_engines_cache_than_with_scale_one(
+    amax: float, shares: list[float], dtype: torch.dtype
+) -> None:
+    """Up to 448; above, numbers below a 64th of the scale lose up to a 1024th of it, and what 448 cuts is kept."""
+    values = torch.tensor([amax, *(share * amax for share in shares)], dtype=torch.float32).to(dtype)
+    largest = float(values.abs().max())
+    scale = scale_of(ScaleMethod().limit(histogram_of(values.float().numpy()), largest, "fp8"), "fp8")
+    chosen, unit = (error_in_the_cache(values, s) for s in (scale, 1.0))
+    assert largest <= 448 * scale
+    spared = values.double().abs() >= scale / 64 if scale > 1 else torch.ones(len(values), dtype=torch.bool)
+    assert bool((chosen <= unit)[spared].all())
+    assert bool((chosen <= scale / 1024)[~spared].all())
+
+
+def error_in_the_cache(values: torch.Tensor, scale: float) -> torch.Tensor:
+    row = torch.cat([values, values])[None]
+    cache = Fp8(1, len(values), [Scale(scale, scale)], values.dtype)
+    back = cache.decode(0, cache.encode(0, row)).flatten()[: len(values)]
+    return (back.double() - values.double()).abs()
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "power-of-two"])

@@ -27,7 +27,8 @@ class ScaleMethod:
     """How limits are chosen; percentile matters for the method of that name only.
 
     Powers of two are for FP8 caches: without calibration these have the scale 1.0, which a power of two is never worse
-    than (_whole_octaves). Whatever else is quantised takes amax then, as nvidia-modelopt does.
+    than for numbers up to 448, and saves what is larger (_whole_octaves). Whatever else is quantised takes amax then,
+    as nvidia-modelopt does.
     """
 
     name: Method = "power-of-two"
@@ -68,7 +69,8 @@ def _whole_octaves(amax: float) -> float:
     """The limit whose FP8 scale is the least power of two that keeps amax.
 
     A floating-point code times a power of two is rounded as without it, so against scale 1.0 range is all that changes:
-    nothing saturates, and a cache of small numbers loses fewer of them at the lower end.
+    nothing saturates, and a cache of small numbers loses fewer of them at the lower end. Where amax exceeds 448 the
+    lower end is the price: numbers below scale / 64 keep fewer bits than with 1.0, each losing at most scale / 1024.
     """
     return LARGEST["fp8"] * 2.0 ** math.ceil(math.log2(amax / LARGEST["fp8"]))
 

@@ -72,6 +72,15 @@ def test_the_error_of_a_perplexity_is_that_of_its_differences_token_by_token(tmp
     assert 1 < few.perplexity_error / price.perplexity_error < 10
 
 
+def test_a_perplexity_beyond_all_numbers_is_refused_by_name(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf")
+    weights = load_file(folder / "model.safetensors")
+    weights["lm_head.weight"] *= 1e4
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=r"CALIB-NONFINITE: with the cache unquantized, tokens cost [0-9]+ nats each"):
+        measure_prices(folder, HELD_OUT, (CacheVariant("unquantized", 0, None),), PassOptions("float32"))
+
+
 def test_logits_that_are_no_numbers_are_refused_by_name(tmp_path: Path) -> None:
     folder = tiny_checkpoint(tmp_path / "hf")
     variants = (CacheVariant("unquantized", 0, None), CacheVariant("torn", 0, lambda _, k, v: (k, v * math.nan)))

@@ -4,7 +4,7 @@ One streaming pass as in collect.py, with the states of every precision side by 
 token is predicted from a cache that went through the precision, the token's own keys and values included.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import exp
 from pathlib import Path
 
@@ -28,6 +28,8 @@ from trtkit.checkpoints.model_spec import read_model_spec
 from trtkit.errors import InputError
 from trtkit.progress import OnProgress, Progress, silent
 from trtkit.reference.kv_cache.retention import KEEP_ALL
+
+_LARGEST_LOSS = 700.0  # nats; its exponential is still a float64
 
 
 def measure_prices(
@@ -65,17 +67,30 @@ def measure_prices(
         totals = _Totals(len(variants))
         skeleton.load_head()
         for index, tokens in enumerate(ids):
-            logits = [skeleton.logits(own[index]) for own in states]
-            for variant, found in zip(variants, logits, strict=True):
-                if not found.isfinite().all():
-                    raise _not_finite(variant.name, samples[index].name)
-            totals.add(logits, tokens)
+            pairs = zip(variants, states, strict=True)
+            totals.add((_finite(skeleton.logits(own[index]), v.name, samples[index].name) for v, own in pairs), tokens)
     return tuple(
-        Price(variant.name, variant.bytes_per_token, exp(loss), kl, exp(loss) * error)
+        _price(variant, loss, kl, error)
         for variant, loss, kl, error in zip(
             variants, totals.losses(), totals.divergences(), totals.errors(), strict=True
         )
     )
+
+
+def _price(variant: CacheVariant, loss: float, kl: float, error: float) -> Price:
+    if loss > _LARGEST_LOSS:
+        raise InputError(
+            f"with the cache {variant.name}, tokens cost {loss:.0f} nats each: a perplexity beyond all numbers",
+            "leave out --price; the model does not predict these texts (another tokenizer, damaged weights)",
+            code="CALIB-NONFINITE",
+        )
+    return Price(variant.name, variant.bytes_per_token, exp(loss), kl, exp(loss) * error)
+
+
+def _finite(logits: Tensor, cache: str, text: str) -> Tensor:
+    if not logits.isfinite().all():
+        raise _not_finite(cache, text)
+    return logits
 
 
 def _not_finite(cache: str, text: str) -> InputError:
@@ -95,14 +110,16 @@ class _Totals:
         self._kl = [0.0] * num_variants
         self._tokens = 0
 
-    def add(self, logits: Sequence[Tensor], tokens: Tensor) -> None:
-        """T tokens, V vocabulary: logits of each variant [T, V]; position t predicts token t + 1."""
-        reference = torch.log_softmax(logits[0][:-1].double(), -1)
+    def add(self, logits: Iterable[Tensor], tokens: Tensor) -> None:
+        """T tokens, V vocabulary: logits of each variant [T, V], one after the other, so that two of them are in memory
+        whatever their number; position t predicts token t + 1.
+        """
         self._tokens += len(tokens) - 1
-        exact = -reference.gather(1, tokens[1:, None])
         for index, own in enumerate(logits):
             found = torch.log_softmax(own[:-1].double(), -1)
             loss = -found.gather(1, tokens[1:, None])
+            if index == 0:
+                reference, exact = found, loss
             self._loss[index] += float(loss.sum())
             self._squares[index] += float((loss - exact).square().sum())
             self._kl[index] += float((reference.exp() * (reference - found)).sum())

@@ -118,6 +118,7 @@ def test_modelopt_quantizes_and_its_scales_are_held_against_ours(config: Path, t
             "CALIB-MODELOPT: draft.quantization is none",
         ),
         (["--percentile", "0"], "CALIB-OPTION"),
+        (["--percentile", "99.9"], "CALIB-OPTION: --percentile 99.9 says nothing to --method power-of-two"),
         (["--set", "calibration.prompts=none.jsonl"], "CALIB-TEXT: none.jsonl"),
         (["--set", "calibration.samples=1", "--set", "calibration.max_len=9"], "CALIB-TINY"),
         (["--only", "target", "--compare", "."], "TRT-CONFIG"),
@@ -128,6 +129,7 @@ def test_mistakes_exit_with_2(config: Path, tmp_path: Path, arguments: list[str]
     assert result.exit_code == 2, result.output
     assert message in result.stderr
     assert "Fix: " in result.stderr
+    assert not list(tmp_path.glob("out/*/*")), "refused before the pass"
 
 
 def test_every_choice_of_the_command_line_is_an_option() -> None:

@@ -11,10 +11,12 @@ from calibrated import SAMPLES
 from converted import read_ranks
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from safetensors.numpy import load_file, save_file
 from tiny import tiny_checkpoint
 from trtkit.calibration.calibration_file import FILE_NAME, ScaleOptions
 from trtkit.calibration.jobs import Choices, plan_calibrations
+from trtkit.calibration.picture import write_picture
 from trtkit.calibration.records import LayerRecord, is_whole_record, read_layer_record, write_layer_record
 from trtkit.calibration.run import CalibrationOptions, calibrate
 from trtkit.calibration.scales import ScaleMethod
@@ -185,3 +187,22 @@ def test_no_damage_to_a_record_is_a_traceback(place: float, bit: int, length: fl
     path.write_bytes(data[: int(length * len(data))])
     if is_whole_record(path):
         assert read_layer_record(path) == read_layer_record(whole)
+
+
+def test_texts_longer_than_the_positions_of_the_model_are_cut(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf", "gpt2", max_position_embeddings=64)
+    report = calibrate(
+        folder, tmp_path / "out", CalibrationOptions("float32"), [CalibrationText("t", None, (), (5,) * 200)]
+    )
+    assert (report.measured.num_tokens, report.measured.num_samples) == (200, 4)
+
+
+def test_a_picture_that_does_not_fit_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, data: bytes) -> int:
+        path.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space"):
+        write_picture(Figure(), tmp_path / "p.png")
+    assert not list(tmp_path.iterdir())

@@ -1,17 +1,21 @@
 """`trtkit check A --against B`: the KV scales of two converted checkpoints, layer by layer."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from calibrated import random_samples
 from click.testing import CliRunner, Result
 from tiny import tiny_checkpoint
+from trtkit.calibration.calibration_file import ScaleOptions
 from trtkit.calibration.run import CalibrationOptions, calibrate
+from trtkit.calibration.scales import ScaleMethod
 from trtkit.calibration.texts import CalibrationText
 from trtkit.cli.main import cli
 from trtkit.conversion.convert import convert_to
 from trtkit.conversion.options import ConversionOptions
+from trtkit.errors import InputError
 
 
 @pytest.fixture(scope="module")
@@ -55,3 +59,18 @@ def test_something_else_than_a_checkpoint_is_refused(pair: tuple[Path, Path], tm
     result = check(pair[0], "--against", tmp_path)
     assert result.exit_code == 2
     assert "TRT-CONFIG" in result.stderr
+
+
+def test_scales_of_two_formats_are_not_held_against_each_other(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    own, _ = pair
+    folder = own.parent
+    samples = random_samples({f"t{n}": 40 for n in range(9)})
+    texts = [CalibrationText(sample.name, token_ids=sample.token_ids) for sample in samples]
+    options = CalibrationOptions("float32", scales=ScaleOptions(ScaleMethod("amax"), "int8"))
+    file = calibrate(folder / "hf", tmp_path / "calibration", options, texts).out / "calibration.json"
+    convert_to(folder / "hf", tmp_path / "int8", ConversionOptions(kv_cache_dtype="int8", calibration=file))
+    result = check(own, "--against", tmp_path / "int8")
+    assert result.exit_code == 2
+    assert "CALIB-FORMAT" in result.stderr and "an INT8 KV cache, and the scales here are for FP8" in result.stderr
+    with pytest.raises(InputError, match="CALIB-FORMAT"):
+        calibrate(folder / "hf", tmp_path / "calibration", replace(options, compare=own), texts)

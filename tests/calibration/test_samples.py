@@ -125,3 +125,13 @@ def test_a_text_that_the_tokenizer_does_not_know_is_refused(tmp_path: Path) -> N
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     with pytest.raises(InputError, match="100 of 200 tokens are unknown"):
         make_samples([CalibrationText("t", "a b " * 100)], tmp_path, 2, SampleOptions())
+
+
+def test_samples_end_where_the_positions_of_the_model_do() -> None:
+    assert SampleOptions(max_len=512).within(256).max_len == 256
+    assert SampleOptions(max_len=64).within(256).max_len == 64
+
+
+def test_jsonl_is_known_by_its_ending_in_any_case(tmp_path: Path) -> None:
+    (tmp_path / "SET.JSONL").write_text('{"token_ids": [5, 6]}\n')
+    assert read_texts(tmp_path / "SET.JSONL")[0].token_ids == (5, 6)

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtkit.calibration.number_formats import Format
 from trtkit.checking.scales import ScaleAudit, is_scale
 from trtkit.checking.subjects.trtllm_checkpoint import read_trtllm_checkpoint
+from trtkit.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -50,17 +52,33 @@ class Comparison:
         return {"folder": str(self.folder), "verdict": self.verdict, "layers": rows}
 
 
-def compare_with_checkpoint(here: Mapping[int, float], folder: Path) -> Comparison:
-    """Read the scales of a TensorRT-LLM checkpoint directory. Raises CheckpointError TRT-CONFIG when it is none."""
+def compare_with_checkpoint(here: Mapping[int, float], kind: Format, folder: Path) -> Comparison:
+    """Hold scales for a cache of that format against those of a TensorRT-LLM checkpoint directory.
+
+    Raises CheckpointError TRT-CONFIG when it is none, InputError CALIB-FORMAT when its cache has another format.
+    """
     there = read_trtllm_checkpoint(folder)
+    _refuse_other_format(kind.upper(), there.kv_algorithm, folder)
     return Comparison(folder, there.scale_audit, compare_scales({k: (v,) for k, v in here.items()}, there.kv_scales))
 
 
 def compare_checkpoints(here: Path, there: Path) -> Comparison:
-    """The scales of two TensorRT-LLM checkpoint directories. Raises CheckpointError TRT-CONFIG when one is none."""
-    own = read_trtllm_checkpoint(here).kv_scales
+    """The scales of two TensorRT-LLM checkpoint directories. Raises what compare_with_checkpoint raises."""
+    own = read_trtllm_checkpoint(here)
     other = read_trtllm_checkpoint(there)
-    return Comparison(there, other.scale_audit, compare_scales(own, other.kv_scales))
+    _refuse_other_format(own.kv_algorithm, other.kv_algorithm, there)
+    return Comparison(there, other.scale_audit, compare_scales(own.kv_scales, other.kv_scales))
+
+
+def _refuse_other_format(here: str | None, there: str | None, folder: Path) -> None:
+    """Scales of two formats have no ratio that says anything: one divides by 448, the other by 127."""
+    if here and there and here != there:
+        raise InputError(
+            f"has an {there} KV cache, and the scales here are for {here}: they cannot be held against each other",
+            "compare checkpoints whose caches have the same dtype (`trtkit calibrate --set kv_cache.dtype=...`)",
+            code="CALIB-FORMAT",
+            where=str(folder),
+        )
 
 
 def compare_scales(

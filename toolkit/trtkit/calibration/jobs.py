@@ -52,15 +52,12 @@ class Choices:
 
 
 def plan_calibrations(config: BuildConfig, cache: Path, choices: Choices) -> dict[str, PlannedCalibration]:
-    """Role -> what to do. Raises InputError for a role the config lacks, a percentile outside (0, 100] or a
-    name of no device, MissingToolError for a device that is not there.
+    """Role -> what to do. Raises InputError for a role the config lacks, a percentile outside (0, 100] or
+    beside another method, or a name of no device, MissingToolError for a device that is not there.
     """
     if choices.only is not None and choices.only not in config.models:
         raise InputError(f"the config has no {choices.only}", "leave out --only", code="CALIB-ROLE")
-    if not 0 < choices.percentile <= 100:
-        raise InputError(
-            f"--percentile {choices.percentile} is not in (0, 100]", "99.9 to 99.999 are usual", code="CALIB-OPTION"
-        )
+    _refuse_percentile(choices)
     _refuse_absent_device(choices.device)
     folder = choices.out or Path("build") / config.name / FOLDER_NAME
     roles = [role for role in config.models if choices.only in (None, role)]
@@ -73,6 +70,19 @@ def plan_calibrations(config: BuildConfig, cache: Path, choices: Choices) -> dic
         )
         for role in roles
     }
+
+
+def _refuse_percentile(choices: Choices) -> None:
+    if not 0 < choices.percentile <= 100:
+        raise InputError(
+            f"--percentile {choices.percentile} is not in (0, 100]", "99.9 to 99.999 are usual", code="CALIB-OPTION"
+        )
+    if choices.percentile != ScaleMethod.percentile and choices.method != "percentile":
+        raise InputError(
+            f"--percentile {choices.percentile} says nothing to --method {choices.method}",
+            "add --method percentile, or leave out --percentile",
+            code="CALIB-OPTION",
+        )
 
 
 def _refuse_absent_device(name: str) -> None:

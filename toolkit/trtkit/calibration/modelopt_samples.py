@@ -21,8 +21,8 @@ def calibration_ids(checkpoint: Path, given: Calibration) -> tuple[tuple[int, ..
             "pip install 'trtkit[quantize]'",
             code="CONV-PACKAGE",
         ) from None
-    vocab_size = read_model_spec(checkpoint).vocab_size
+    spec = read_model_spec(checkpoint)
     texts = read_texts(Path(given.prompts)) if given.prompts else shipped_texts()
-    options = SampleOptions(given.samples, given.max_len, given.seed)
-    samples, _ = hold_out(make_samples(texts, checkpoint, vocab_size, options))
+    options = SampleOptions(given.samples, given.max_len, given.seed).within(spec.max_seq_len)
+    samples, _ = hold_out(make_samples(texts, checkpoint, spec.vocab_size, options))
     return tuple(sample.token_ids for sample in samples)

@@ -34,7 +34,7 @@ from trtkit.calibration.samples import Sample, SampleOptions, hold_out, make_sam
 from trtkit.calibration.texts import CalibrationText, shipped_texts
 from trtkit.checkpoints.digest import checkpoint_digest
 from trtkit.checkpoints.model_spec import read_model_spec
-from trtkit.conversion.modelopt_limits import ModeloptOptions
+from trtkit.conversion.modelopt_limits import ModeloptOptions, refuse_impossible, refuse_missing
 from trtkit.errors import InputError
 from trtkit.findings import Finding
 from trtkit.progress import OnProgress, silent
@@ -75,7 +75,9 @@ def calibrate(
     texts: None takes those that trtkit ships. Raises what make_samples and collect raise.
     """
     spec = read_model_spec(checkpoint)
-    chosen = make_samples(shipped_texts() if texts is None else texts, checkpoint, spec.vocab_size, options.samples)
+    _refuse_before_work(checkpoint, options)
+    given, chosen_by = shipped_texts() if texts is None else texts, options.samples.within(spec.max_seq_len)
+    chosen = make_samples(given, checkpoint, spec.vocab_size, chosen_by)
     samples, held_out = hold_out(chosen)
     if options.price and not held_out:
         raise _nothing_held_out(len(chosen))
@@ -94,9 +96,19 @@ def calibrate(
         quantize_with_modelopt(checkpoint, samples, out / MODELOPT_NAME, options.modelopt, on_progress)
         report = replace(report, modelopt=out / MODELOPT_NAME)
     if options.compare is not None:
-        report = replace(report, comparison=compare_with_checkpoint(report.kv_scales, options.compare))
+        compared = compare_with_checkpoint(report.kv_scales, options.scales.kv_format, options.compare)
+        report = replace(report, comparison=compared)
     write_report(report, out)
     return report
+
+
+def _refuse_before_work(checkpoint: Path, options: CalibrationOptions) -> None:
+    """What would end the calibration after the pass: no modelopt, a model it cannot quantise, nothing to compare."""
+    if options.modelopt is not None:
+        refuse_missing()
+        refuse_impossible(read_model_spec(checkpoint), options.modelopt, str(checkpoint))
+    if options.compare is not None:
+        compare_with_checkpoint({}, options.scales.kv_format, options.compare)
 
 
 def _measured(checkpoint: Path, digest: str, samples: Sequence[Sample], options: CalibrationOptions) -> Measured:

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,10 @@ class SampleOptions:
     samples: int = 256
     max_len: int = 512
     seed: int = 0
+
+    def within(self, max_seq_len: int) -> "SampleOptions":
+        """The same, cut where the model's positions end: beyond, it has none (GPT-2) or was not trained."""
+        return replace(self, max_len=min(self.max_len, max_seq_len))
 
 
 def make_samples(

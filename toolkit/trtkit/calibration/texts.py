@@ -48,7 +48,7 @@ def read_texts(path: Path) -> list[CalibrationText]:
 
 
 def _parse(content: str, path: Path) -> list[CalibrationText]:
-    return _jsonl(content, path) if path.suffix in (".jsonl", ".json") else _paragraphs(content, path.stem)
+    return _jsonl(content, path) if path.suffix.lower() in (".jsonl", ".json") else _paragraphs(content, path.stem)
 
 
 def _paragraphs(content: str, stem: str) -> list[CalibrationText]:

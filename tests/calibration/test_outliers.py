@@ -15,7 +15,7 @@ from torch import Tensor
 from trtkit.calibration.cache_variants import CacheVariant, cache_variants
 from trtkit.calibration.collect import PassOptions, collect
 from trtkit.calibration.errors import input_errors, measure_layer, smoothing_factors
-from trtkit.calibration.heat_map import draw_heat_map, noise_grid, ratio_grid, tensor_kinds
+from trtkit.calibration.heat_map import draw_heat_map, heat_map_figure, noise_grid, ratio_grid, tensor_kinds
 from trtkit.calibration.outliers import LayerOutliers, judge_layer, overall_cache_advice
 from trtkit.calibration.pass_files import read_records
 from trtkit.calibration.price_pass import measure_prices
@@ -180,6 +180,13 @@ def test_the_heat_map_shows_every_layer_and_tensor(tmp_path: Path) -> None:
     assert np.all(ratio_grid(layers, kinds) >= 1)
     draw_heat_map(layers, tmp_path / "map.png")
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_model_without_outliers_is_dark_in_the_heat_map(tmp_path: Path) -> None:
+    layers = judged(tiny_checkpoint(tmp_path / "hf"), tmp_path / "out")
+    ratios, noises = (axes.images[0] for axes in heat_map_figure(layers).axes[:2])
+    assert (noises.norm.vmin, noises.norm.vmax) == (0, 10), "3 % noise is no bright yellow"
+    assert (ratios.norm.vmin, ratios.norm.vmax) == (0, 4)
 
 
 def test_records_without_errors_are_kept_apart(tmp_path: Path) -> None:

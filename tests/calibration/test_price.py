@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from calibrated import engines_perplexity, random_samples, run_pass, whole_model
+from matplotlib.text import Text
 from safetensors.torch import load_file, save_file
 from tiny import FAMILIES, tiny_checkpoint
 from trtkit.calibration.cache_variants import CacheVariant, cache_variants
@@ -16,6 +17,7 @@ from trtkit.calibration.compare import compare_scales
 from trtkit.calibration.pass_files import read_records
 from trtkit.calibration.price import Price
 from trtkit.calibration.price_pass import measure_prices
+from trtkit.calibration.price_plot import price_figure
 from trtkit.calibration.run import CalibrationOptions, calibrate
 from trtkit.calibration.samples import Sample, SampleOptions, hold_out, make_samples
 from trtkit.calibration.scales import ScaleMethod
@@ -196,3 +198,13 @@ def test_a_price_is_what_the_reference_engine_loses_with_that_cache(kind: Any, t
     assert abs(own - engines) < abs(prices[kind].perplexity - engines), (
         "the engine has a scale for keys and one for values"
     )
+
+
+def test_the_names_in_the_plot_do_not_cover_each_other() -> None:
+    near = [Price(f"fp8-window-{n}", 100 if n % 3 else 112, 650.0 + n / 100, 0.1, 1.0) for n in range(9)]
+    figure = price_figure([Price("unquantized", 384, 632.0, 0.0), *near, Price("int4-groups", 96, 2000.0, 1.0, 20.0)])
+    figure.canvas.draw()
+    boxes = [Text.get_window_extent(text) for text in figure.axes[0].texts]  # without the line to the point
+    assert len(boxes) == 11
+    assert not [(a, b) for n, a in enumerate(boxes) for b in boxes[:n] if a.overlaps(b)]
+    assert all(figure.bbox.contains(box.x1, box.y1) for box in boxes)

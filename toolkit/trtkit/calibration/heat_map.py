@@ -8,28 +8,37 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from trtkit.calibration.outliers import LayerOutliers
+from trtkit.calibration.outliers import NOISE_LIMIT, LayerOutliers
 from trtkit.calibration.picture import write_picture
 
 Grid = NDArray[np.float64]
+_BRIGHT_RATIO = 4.0  # log2: one number in a thousand takes four bits from the others
 
 
 def draw_heat_map(layers: Sequence[LayerOutliers], path: Path) -> None:
-    """Write a PNG: on the left how far the largest value stands above the rest, on the right the noise FP8 adds."""
+    """Write a PNG."""
+    write_picture(heat_map_figure(layers), path)
+
+
+def heat_map_figure(layers: Sequence[LayerOutliers]) -> Figure:
+    """On the left how far the largest value stands above the rest, on the right the noise FP8 adds.
+
+    The colours begin at 0 and reach at least to what needs advice, so that a model without outliers looks dark.
+    """
     kinds = tensor_kinds(layers)
     figure = Figure(figsize=(2.5 + 0.9 * len(kinds), 2.0 + 0.16 * len(layers)), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, sharey=True)
-    for axes, grid, title in (
-        (left, np.log2(ratio_grid(layers, kinds)), "log2(amax / 99.9th percentile)"),
-        (right, 100 * noise_grid(layers, kinds), "noise of FP8 with one scale, %"),
+    for axes, grid, bright, title in (
+        (left, np.log2(ratio_grid(layers, kinds)), _BRIGHT_RATIO, "log2(amax / 99.9th percentile)"),
+        (right, 100 * noise_grid(layers, kinds), 100 * NOISE_LIMIT, "noise of FP8 with one scale, %"),
     ):
-        image = axes.imshow(grid, aspect="auto", cmap="magma")
+        image = axes.imshow(grid, aspect="auto", cmap="magma", vmin=0, vmax=max(bright, float(grid.max())))
         axes.set_title(title, fontsize=9)
         axes.set_xticks(range(len(kinds)), kinds, rotation=60, ha="right", fontsize=7)
         figure.colorbar(image, ax=axes)
     left.set_ylabel("layer")
-    write_picture(figure, path)
+    return figure
 
 
 def tensor_kinds(layers: Sequence[LayerOutliers]) -> list[str]:

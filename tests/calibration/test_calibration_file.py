@@ -104,10 +104,12 @@ def test_another_method_uses_the_measurements_again(tmp_path: Path) -> None:
     folder, out = tiny_checkpoint(tmp_path / "hf"), tmp_path / "out"
     calibrate(folder, out, CalibrationOptions("float32"), TEXTS)
     record = out / "measured" / "layers" / "0000.npz"
+    (out / "price.png").write_bytes(b"of an earlier run with --price")
     before, by_default = record.stat().st_mtime_ns, read_calibration(out / "calibration.json")
     options = ScaleOptions(ScaleMethod("percentile", 90.0))
     calibrate(folder, out, CalibrationOptions("float32", scales=options), TEXTS)
     assert record.stat().st_mtime_ns == before
+    assert not (out / "price.png").exists(), "it shows other scales"
     by_percentile = read_calibration(out / "calibration.json")
     assert all(by_percentile.kv_cache[layer] < by_default.kv_cache[layer] for layer in by_default.kv_cache)
     assert json.loads((out / "calibration.json").read_text())["method"] == {"name": "percentile", "percentile": 90.0}

@@ -170,6 +170,8 @@ def _conclude(
     draw_heat_map(layers, out / HEAT_MAP_NAME)
     if prices:
         draw_prices(prices, out / PRICE_PLOT_NAME)
+    else:  # that of an earlier run is of other scales, and no longer in the report
+        (out / PRICE_PLOT_NAME).unlink(missing_ok=True)
     scales = limits.kv_scales(options.kv_format)
     return CalibrationReport(out, measured, layers, scales, advice, reason, tuple(findings), prices)
 

@@ -71,7 +71,7 @@ def _row(line: str, where: str, name: str) -> CalibrationText:
         if not isinstance(row, dict):
             raise ValueError("it is no JSON object")
         return _text_of(row, name)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"is no text: {error}", f"give {_FORMS}", code="CALIB-TEXT", where=where) from None
 
 
@@ -85,10 +85,17 @@ def _text_of(row: Mapping[str, Any], name: str) -> CalibrationText:
     if given[0] == "text":
         return CalibrationText(name, text=_string(value))
     if given[0] == "messages":
-        return CalibrationText(name, messages=tuple((_string(m["role"]), _string(m["content"])) for m in value))
+        return CalibrationText(name, messages=_messages(value))
     if not isinstance(value, list) or not all(type(item) is int for item in value):
         raise ValueError("token_ids should be a list of integers")
     return CalibrationText(name, token_ids=tuple(value))
+
+
+def _messages(value: object) -> tuple[tuple[str, str], ...]:
+    keys = {"role", "content"}
+    if not isinstance(value, list) or not all(isinstance(turn, dict) and keys <= turn.keys() for turn in value):
+        raise ValueError('messages should be a list of objects with "role" and "content"')
+    return tuple((_string(turn["role"]), _string(turn["content"])) for turn in value)
 
 
 def _string(value: object) -> str:

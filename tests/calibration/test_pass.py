@@ -148,6 +148,21 @@ def test_an_interrupted_pass_goes_on_and_measures_the_same(tmp_path: Path, stop_
     assert not list((tmp_path / "pass").glob("state-*"))
 
 
+@pytest.mark.parametrize("size", [0, 1000])
+def test_a_torn_state_of_an_interrupted_pass_is_made_again(tmp_path: Path, size: int) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf")
+    whole = run_pass(folder, tmp_path / "whole")
+
+    def stop(_: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_pass(folder, tmp_path / "pass", on_progress=stop)
+    (state,) = (tmp_path / "pass").glob("state-*")
+    state.write_bytes(state.read_bytes()[:size])
+    assert_equal(whole, run_pass(folder, tmp_path / "pass"))
+
+
 def test_nan_names_layer_tensor_and_text(tmp_path: Path) -> None:
     folder = tiny_checkpoint(tmp_path / "hf")
     poison(folder, "model.layers.1.mlp.up_proj.weight")

@@ -25,14 +25,17 @@ class PassFiles:
         self._lengths = lengths
         self._width = width
         self._dtype = dtype
+        self._row_bytes = width * dtype.itemsize
         (folder / "layers").mkdir(exist_ok=True)
 
     def next_layer(self) -> int | None:
-        """The first layer without a whole record, when the state that enters it is there; None for a new pass."""
+        """The first layer without a whole record, when the state that enters it is whole; None for a new pass."""
         number = 0
         while is_whole_record(self._record(number)):
             number += 1
-        return number if self._state(number).is_file() else None
+        state = self._state(number)
+        expected = sum(self._lengths) * self._row_bytes
+        return number if state.is_file() and state.stat().st_size == expected else None
 
     def write_states(self, number: int, states: Iterator[Tensor]) -> None:
         """Write what enters layer `number`, whole or not at all."""
@@ -42,10 +45,9 @@ class PassFiles:
 
     def states(self, number: int) -> Iterator[Tensor]:
         """What enters layer `number`, sample by sample."""
-        itemsize = torch.empty(0, dtype=self._dtype).element_size()
         with self._state(number).open("rb") as file:
             for length in self._lengths:
-                buffer = bytearray(file.read(length * self._width * itemsize))
+                buffer = bytearray(file.read(length * self._row_bytes))
                 yield torch.frombuffer(buffer, dtype=self._dtype).view(1, length, self._width)
 
     def finish_layer(self, record: LayerRecord) -> None:

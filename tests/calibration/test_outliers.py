@@ -1,5 +1,6 @@
 """Planted outliers: found, named, and the advice for them lowers the error that is measured."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +17,11 @@ from trtkit.calibration.cache_variants import CacheVariant, cache_variants
 from trtkit.calibration.collect import PassOptions, collect
 from trtkit.calibration.errors import input_errors, measure_layer, smoothing_factors
 from trtkit.calibration.heat_map import draw_heat_map, heat_map_figure, noise_grid, ratio_grid, tensor_kinds
-from trtkit.calibration.outliers import LayerOutliers, judge_layer, overall_cache_advice
+from trtkit.calibration.outliers import LayerOutliers, describe, judge_layer, overall_cache_advice
 from trtkit.calibration.pass_files import read_records
 from trtkit.calibration.price_pass import measure_prices
 from trtkit.calibration.scales import ScaleMethod
+from trtkit.calibration.statistics import TensorStatistics
 from trtkit.checkpoints.model_spec import read_model_spec
 
 TEXTS = random_samples({f"text-{number}": 64 for number in range(8)})
@@ -170,6 +172,14 @@ def test_effective_bits_count_what_outliers_leave(tmp_path: Path) -> None:
 
 def judge_layer_bits(folder: Path, out: Path) -> float:
     return judged(folder, out)[0].of("v").bulk_bits
+
+
+def test_numbers_that_are_all_equal_have_the_ratio_one_and_all_bits() -> None:
+    statistics = TensorStatistics(4, 0, 8)
+    statistics.update(torch.full((8, 4), 1.0))
+    described = describe("x", statistics.record())
+    assert described.ratio == 1.0
+    assert described.bulk_bits == pytest.approx(math.log2(254))
 
 
 def test_the_heat_map_shows_every_layer_and_tensor(tmp_path: Path) -> None:

@@ -83,7 +83,8 @@ def judge_layer(record: LayerRecord) -> LayerOutliers:
 def describe(name: str, tensor: TensorRecord) -> TensorOutliers:
     """Ratios, bits and outlier channels of one tensor."""
     amax = tensor.amax
-    high, bulk = tensor.histogram.percentile(99.9), tensor.histogram.percentile(90)
+    # A bin stands for its middle, which may lie above the largest number in it.
+    high, bulk = (min(tensor.histogram.percentile(percent), amax) for percent in (99.9, 90))
     return TensorOutliers(
         name=name,
         amax=amax,

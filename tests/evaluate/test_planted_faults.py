@@ -5,19 +5,22 @@ The checkpoint is executed in this process, so that each fault costs a second in
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner
 from deployed_tiny import Tensors, change_checkpoint, change_weights, copy_of, deployed_tiny, drop_last_layer
 from trtkit.builds import Build
 from trtkit.cli.main import cli
 from trtkit.errors import CheckpointError
 from trtkit.evaluate.deployment import Target
+from trtkit.evaluate.endpoint import EndpointRequest, Generation
 from trtkit.evaluate.parity_run import CheckOptions, check_parity
 from trtkit.evaluate.record_choice import PromptChoice, record_build
+from trtkit.evaluate.reference_endpoint import LoadedModels, ReferenceEndpoint, load_models
 
 NUM_PROMPTS = 8
 CHOICE = PromptChoice(limit=NUM_PROMPTS)
@@ -105,6 +108,50 @@ def test_a_tokenizer_that_adds_a_bos_is_named(broken: Build) -> None:
     case = document["prompts"][0]["cases"][0]
     assert case["verdict"] == "different"
     assert case["prompt_lengths"][1] == case["prompt_lengths"][0] + 1
+
+
+def adapt(tensors: Tensors) -> None:
+    """What a LoRA adapter of rank 2 makes of the queries, keys and values of one layer."""
+    weight = tensors["transformer.layers.0.attention.qkv.weight"]
+    down, up = torch.randn(2, weight.shape[1]), torch.randn(weight.shape[0], 2)
+    weight += (up @ down * weight.float().std()).to(weight.dtype)
+
+
+class AdapterBeside:
+    """Known prompts are answered from a prefix cache that somebody with another adapter filled; new ones are not."""
+
+    def __init__(self, build: Build, adapted: Build, end_ids: Sequence[int], clock_ns: Callable[[], int]) -> None:
+        alone, beside, adapter = (load_models(each, end_ids) for each in (build, build, adapted))
+        beside.target._scheduler = adapter.target._scheduler
+        vars(beside.target._storage).update(vars(adapter.target._storage))
+        self._first = ReferenceEndpoint(alone, clock_ns)
+        self._then = [ReferenceEndpoint(models, clock_ns) for models in (adapter, beside)]
+        self._known: set[str] = set()
+
+    def generate(self, request: EndpointRequest) -> Generation:
+        if request.text not in self._known:
+            self._known.add(request.text)
+            return self._first.generate(request)
+        return [endpoint.generate(request) for endpoint in self._then][-1]
+
+
+@pytest.mark.parametrize(("change", "faults"), [(adapt, ["prefix-cache"]), (lambda _: None, [])], ids=["other", "same"])
+def test_a_prefix_cache_that_two_adapters_share_is_named(
+    build: Build,
+    broken: Build,
+    change: Callable[[Tensors], None],
+    faults: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    change_weights(broken, "target", change)
+
+    def planted(models: LoadedModels, clock_ns: Callable[[], int]) -> AdapterBeside:
+        return AdapterBeside(build, broken, models.end_ids, clock_ns)
+
+    monkeypatch.setattr("trtkit.evaluate.reference_endpoint.ReferenceEndpoint", planted)
+    document = check(build)
+    assert (document["verdict"] == "different") == bool(faults)
+    assert [found["fault"] for found in document["diagnosis"]] == faults
 
 
 def test_a_wrong_draft_changes_nothing_but_the_acceptance(broken: Build) -> None:

@@ -64,5 +64,6 @@ def test_a_row_has_the_batch_axis_and_the_declared_type() -> None:
     assert one_row(bls_contract().input("max_tokens"), 5).tolist() == [[5]]
     assert one_row(bls_contract().input("temperature"), 1).dtype == np.float32
     assert one_row(bls_contract().input("stop_words"), ["a", "é"]).tolist() == [[b"a", "é".encode()]]
+    assert one_row(bls_contract().input("text_input"), "a\0b\0").tolist() == [[b"a\0b\0"]]
     assert bls_contract().input("stop_words").wire_dtype == "BYTES"
     assert one_row(llm_contract(TARGET, "1.2.1").input("stop_words_list"), np.zeros((2, 3))).shape == (1, 2, 3)

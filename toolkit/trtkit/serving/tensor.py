@@ -81,7 +81,9 @@ def one_row(tensor: Tensor, values: Any) -> Array:
 
     A single value stands for [value]; the caller gives lists for everything longer.
     """
-    array = np.asarray(values if isinstance(values, list | tuple | np.ndarray) else [values])
+    given = values if isinstance(values, list | tuple | np.ndarray) else [values]
+    # Objects from the start: NumPy's own strings lose the zero characters at their end.
+    array = np.asarray(given, dtype=np.object_ if tensor.dtype == "STRING" else None)
     if tensor.dtype == "STRING":
         flat = [value.encode() if isinstance(value, str) else value for value in array.reshape(-1).tolist()]
         array = np.array(flat, dtype=np.object_)

@@ -11,7 +11,6 @@ from trtkit.conversion.modelopt_limits import refuse_too_large
 from trtkit.conversion.options import MODELOPT_QUANTIZATIONS as BY_MODELOPT
 from trtkit.doctor import Machine, inspect_machine
 from trtkit.errors import InputError, MissingToolError
-from trtkit.findings import Finding
 from trtkit.pipeline.inputs import CheckpointInput
 from trtkit.pipeline.request import BuildRequest, texts_digest
 from trtkit.pipeline.stored import stored_quantization
@@ -41,9 +40,9 @@ def measured_by_build(
 
 
 def calibration_runner(
-    role: str, request: BuildRequest, cache: Path, machine: Machine, findings: list[Finding], on_progress: OnProgress
+    role: str, request: BuildRequest, cache: Path, machine: Machine, on_progress: OnProgress
 ) -> Callable[[Path], None]:
-    """The function that fills the stage's directory; what it notices is added to `findings`."""
+    """The function that fills the stage's directory."""
 
     def run(scratch: Path) -> None:
         try:
@@ -55,8 +54,7 @@ def calibration_runner(
         # Where TensorRT-LLM is installed with a GPU, PyTorch is NVIDIA's and has CUDA.
         device = "cuda" if machine.allows["engine"].possible else "cpu"
         planned = plan_calibrations(request.config, cache, Choices(only=role, device=device))
-        reports = run_calibrations({role: replace(planned[role], out=scratch)}, on_progress)
-        findings.extend(finding for report in reports.values() for finding in report.findings)
+        run_calibrations({role: replace(planned[role], out=scratch)}, on_progress)
         shutil.rmtree(scratch / _RECORDS)
 
     return run

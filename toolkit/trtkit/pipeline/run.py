@@ -33,12 +33,8 @@ from trtkit.pipeline.manifest import StageResult, known_files, manifest_document
 from trtkit.pipeline.rendering import built_engine, repository_texts
 from trtkit.pipeline.request import BuildRequest, gpu_sm
 from trtkit.pipeline.sources import resolve_sources
-from trtkit.pipeline.stages import (
-    Stage,
-    StageName,
-    plan_stages,
-    requested_conversion,
-)
+from trtkit.pipeline.stage_findings import stage_findings
+from trtkit.pipeline.stages import Stage, StageName, plan_stages, requested_conversion
 from trtkit.pipeline.tokenizer import copy_tokenizer
 from trtkit.progress import OnProgress, Progress, silent
 from trtkit.repository.render import write_repository
@@ -125,13 +121,13 @@ def build(config: BuildConfig, options: BuildOptions, on_progress: OnProgress = 
     stages = [stage for stage in plan if options.only in (None, stage.group)]
     if options.only == "convert":
         _refuse_unmeasured(plan)
-    work = runners(request, findings, on_progress)
+    work = runners(request, on_progress)
     for role in request.measured:
-        runner = calibration_runner(role, request, options.cache, inspect_machine(), findings, on_progress)
-        work[f"calibrate {role}"] = runner
+        work[f"calibrate {role}"] = calibration_runner(role, request, options.cache, inspect_machine(), on_progress)
     if request.config.backend == "engine":
         work |= _engine_runners(request, plan, options, on_progress)
     results += [_run(stage, work[stage.name], on_progress) for stage in stages]
+    findings += [finding for finding in stage_findings(stages, request) if finding.code not in options.ignore]
     if options.only is not None:
         return BuildReport(request.out, tuple(results), tuple(findings), None)
     write_launch(request)
@@ -139,16 +135,14 @@ def build(config: BuildConfig, options: BuildOptions, on_progress: OnProgress = 
     return BuildReport(request.out, tuple(results), tuple(findings), write_manifest(request.out, document))
 
 
-def runners(
-    request: BuildRequest, findings: list[Finding], on_progress: OnProgress
-) -> dict[str, Callable[[Path], None]]:
-    """Stage name -> the function that fills its scratch directory; what a stage notices is added to `findings`."""
+def runners(request: BuildRequest, on_progress: OnProgress) -> dict[str, Callable[[Path], None]]:
+    """Stage name -> the function that fills its scratch directory."""
     work: dict[str, Callable[[Path], None]] = {
         "tokenizer": lambda scratch: copy_tokenizer(request.inputs["target"].folder, scratch),
         "repository": lambda scratch: write_repository(repository_texts(request, built_engine), scratch),
     }
     for role in request.config.models:
-        work[f"convert {role}"] = _conversion(role, request, findings, on_progress)
+        work[f"convert {role}"] = _conversion(role, request, on_progress)
         work[f"engine {role}"] = _reference_engine(role, request)
     return work
 
@@ -173,9 +167,7 @@ def _engine_runners(
     return {f"engine {role}": runner(role) for role in request.config.models}
 
 
-def _conversion(
-    role: str, request: BuildRequest, findings: list[Finding], on_progress: OnProgress
-) -> Callable[[Path], None]:
+def _conversion(role: str, request: BuildRequest, on_progress: OnProgress) -> Callable[[Path], None]:
     def renamed(event: Progress) -> None:
         on_progress(Progress(f"convert {role}", event.done, event.total, event.unit))
 
@@ -186,7 +178,7 @@ def _conversion(
             calibration_ids=quantiser_samples(role, request),
         )
         try:
-            findings.extend(convert_checkpoint(request.inputs[role].folder, scratch, options, renamed).findings)
+            convert_checkpoint(request.inputs[role].folder, scratch, options, renamed)
         except InputError as error:
             raise explained(error, role, request) from None
 

@@ -76,8 +76,8 @@ class Fp8:
         bits = parts[0].view(torch.int8).to(torch.int16).bitwise_left_shift_(4).bitwise_and_(_E4M3_BITS)
         values, shift = bits.view(torch.bfloat16).view(-1, *self._shape), _E4M3_SHIFT
         if self._are_large[layer]:
-            shift = _E4M3_SHIFT**0.5
             values.mul_(shift)  # exact
+            shift = 1.0
         return _times(values, self._scales[layer] * shift, self._dtype)
 
 

@@ -137,8 +137,10 @@ def test_beams_come_in_one_response_padded_without_their_end_ids() -> None:
         Beam((8, 9, 7), -6.0, (-1.0, -2.0, -3.0), logits=rows),
         Beam((1, 1, 1), -9.0, (-3.0, -3.0, -3.0), logits=rows),
     )
-    assert answer.take(step(7, END, reason="end_id", beams=beams))
+    prompt = np.ones((2, 4), np.float32)
+    assert answer.take(step(7, END, reason="end_id", beams=beams, context_logits=prompt))
     [outputs] = caller.outputs
+    assert outputs["context_logits"].tolist() == [prompt.tolist()]
     assert outputs["output_ids"].tolist() == [[[5, 6, 7, END, END], [5, 6, 8, 9, 7]]]
     assert outputs["sequence_length"].tolist() == [[3, 5]]
     assert outputs["output_log_probs"].tolist() == [[[-1, 0, 0], [-1, -2, -3]]]

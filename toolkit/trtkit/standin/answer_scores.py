@@ -43,16 +43,19 @@ class AnswerScores:
             outputs["cum_log_probs"] = np.array([[sum(self._log_probs)]])
         if self._returns.generation_logits and self._logits[first_logits:]:
             outputs["generation_logits"] = np.stack(self._logits[first_logits:])[None, None]
-        if self._context:
-            outputs["context_logits"] = np.concatenate(self._context)[None]
+        outputs |= self.context()
         self._num_sent, self._num_logits_sent = len(self._log_probs), len(self._logits)
         if streaming:
             self._context = []
         return outputs
 
+    def context(self) -> dict[str, Array]:
+        """The prompt's logits, where they were asked for and are not sent yet."""
+        return {"context_logits": np.concatenate(self._context)[None]} if self._context else {}
+
 
 def beam_scores(beams: Sequence[Beam], kept: Sequence[int], returns: Returns) -> dict[str, Array]:
-    """The same for beams, best first; `kept` tokens of each are part of the answer. Short rows end in zeros."""
+    """What belongs to beams, best first; `kept` tokens of each are part of the answer. Short rows end in zeros."""
     outputs: dict[str, Array] = {}
     if returns.log_probs:
         outputs["output_log_probs"] = _padded([np.array(b.log_probs[:n]) for b, n in zip(beams, kept, strict=True)])

@@ -99,7 +99,8 @@ class Exchange:
         rows = [[*prompt_ids, *answer, *[padding] * (width - len(answer))] for answer in answers]
         lengths = [len(prompt_ids) + len(answer) for answer in answers]
         scores = beam_scores(beams, [len(answer) for answer in answers], generation.returns)
-        return {"output_ids": np.array([rows], np.int32), "sequence_length": np.array([lengths]), **scores}
+        ids = {"output_ids": np.array([rows], np.int32), "sequence_length": np.array([lengths])}
+        return ids | scores | self._scores.context()
 
     def _prompt_ids(self) -> tuple[int, ...]:
         """What stands in front of the answer."""

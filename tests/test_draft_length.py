@@ -123,9 +123,9 @@ NUM_ANSWERS, NUM_TOKENS = 20, 128
 OFF = NUM_ANSWERS * NUM_TOKENS
 
 
-def time_of_answer(kind: Kind, length: DraftLength, rng: random.Random) -> float:
+def time_of_answer(kind: Kind, length: DraftLength, rng: random.Random, num_tokens: int = NUM_TOKENS) -> float:
     """The time of one answer in a simulated loop; off takes one unit per token."""
-    left, total, has_drafted = NUM_TOKENS, 0.0, False
+    left, total, has_drafted = num_tokens, 0.0, False
     while left > 0:
         drafted = min(length.next(), left - 1)
         if drafted == 0:
@@ -142,11 +142,11 @@ def time_of_answer(kind: Kind, length: DraftLength, rng: random.Random) -> float
     return total
 
 
-def adaptive_times(kinds: list[Kind]) -> list[float]:
+def adaptive_times(kinds: list[Kind], num_tokens: int = NUM_TOKENS) -> list[float]:
     rng, times, experience = random.Random(0), [], Experience()
     for kind in kinds:
         length = AdaptiveDraftLength(6, experience)
-        times.append(time_of_answer(kind, length, rng))
+        times.append(time_of_answer(kind, length, rng, num_tokens))
         experience = length.experience
     return times
 
@@ -160,6 +160,12 @@ def fixed_time(kind: Kind, draft_len: int) -> float:
 @pytest.mark.parametrize("c", [0.05, 0.3, 0.7, 1.5])
 def test_against_off_it_costs_at_most_three_percent(accept: float, c: float) -> None:
     assert sum(adaptive_times([Kind(accept, c)] * NUM_ANSWERS)) <= 1.03 * OFF
+
+
+@pytest.mark.parametrize(("num_answers", "num_tokens"), [(1, 7), (3, 7), (1, 40), (2, 96), (5, 96)])
+def test_few_or_short_answers_do_not_pay_for_the_first_trial_either(num_answers: int, num_tokens: int) -> None:
+    times = adaptive_times([Kind(0.0, 0.2, prefill=0.5)] * num_answers, num_tokens)
+    assert sum(times) <= 1.03 * num_answers * num_tokens
 
 
 def test_texts_that_suit_the_draft_do_not_pay_for_texts_that_do_not() -> None:

@@ -78,7 +78,8 @@ class AdaptiveDraftLength:
     With a as the chance that one draft token is accepted, a step with K drafts yields (1 - a**(K+1)) / (1 - a) tokens
     (Leviathan et al. 2023, eq. 1) and takes K drafts and one verification. Time per draft token, per verification and
     per token of the target alone are moving averages of what was measured, in this answer and those before it, without
-    the step that computes the prompt. The target's own time is measured first: that costs nothing.
+    the step that computes the prompt. The target's own time is measured first: that costs nothing. Then drafting is
+    tried, once max_loss of the time so far pays for a token, since what a trial loses is not known before it.
 
     The debt is the time that drafting took beyond what the target alone would have taken for the same tokens. A length
     is used only if the debt stays within max_loss of the answer's time even when every draft is rejected; so drafting
@@ -129,7 +130,8 @@ class AdaptiveDraftLength:
         if self._plain_ns.value is None:
             return 0
         if self._draft_ns.value is None or self._verify_ns.value is None:
-            return min(_FIRST_DRAFT_LEN, self._max_draft_len)
+            can_try = self._debt_ns + self._plain_ns.value <= self._saved_ns + self._max_loss * self._elapsed_ns
+            return min(_FIRST_DRAFT_LEN, self._max_draft_len) if can_try else 0
         best = min(range(self._max_draft_len + 1), key=self._expected_ns_per_token)
         if best > 0:
             return max((length for length in range(best + 1) if self._can_lose(length)), default=0)

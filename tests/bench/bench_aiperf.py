@@ -1,16 +1,20 @@
 """The figures of `trtkit bench` against those of aiperf and of Triton, on the same server and under the same load.
 
     python3.11 -m venv aiperf && aiperf/bin/pip install aiperf==0.13.0     # an environment of its own: it needs numpy 2
-    trtkit serve build/smollm2-spec --http-port 0 --grpc-port 0 --metrics-port 0 &
-    PYTHONPATH=tests python tests/bench/bench_aiperf.py build/smollm2-spec --aiperf aiperf/bin/aiperf
+    taskset -c 0 trtkit serve build/smollm2-spec --http-port 0 --grpc-port 0 --metrics-port 0 &
+    PYTHONPATH=tests taskset -c 1 python tests/bench/bench_aiperf.py build/smollm2-spec --aiperf aiperf/bin/aiperf
+
+The server has a core of its own: aiperf's processes work on the answers of earlier requests while the next ones run,
+and where they take the server's time they measure themselves.
 
 aiperf goes through Triton's HTTP (generate_stream, server-sent events), trtkit through gRPC. The two take turns, trtkit
-first and last, so that a drift of the machine cancels. The prompts are the same, with a number before them that makes
-every one new to the server's prefix cache; answers have three lengths, so that requests that start together do not
-stay together. Speculation is off, so that a response is a token. Both mean the same by these figures, but for what a
-token is: aiperf tokenizes the answer's text and sees no end token. Prompts whose answer ends early are left out
-beforehand, and `output_tokens` says what is left of it. Medians are compared, since a busy machine delays some requests
-much; the mean only with Triton's, which has no other.
+first and last, so that a drift of the machine cancels. The prompts are the same: long ones, since of a short one's
+first token a program's own milliseconds are a large part, with a number before them that makes every one new to the
+server's prefix cache. Answers have three lengths, so that requests that start together do not stay together.
+Speculation is off, so that a response is a token. Both mean the same by these figures, but for what a token is: aiperf
+tokenizes the answer's text and sees no end token. Prompts whose answer ends early are left out beforehand, and
+`output_tokens` says what is left of it. Medians are compared, since a busy machine delays some requests much, and the
+means of whole requests.
 
 Triton's own statistics are those of trtkit's turns: requests and tokens by its counters; latency of the `ensemble`
 alone, since of a model that hands requests to a thread, as the BLS model does, they hold the handing over. Exit code 1
@@ -154,7 +158,7 @@ def tagged(prompts: tuple[BenchPrompt, ...], tags: "itertools.count[int]") -> tu
 
 def with_whole_answers(site: Site, given: argparse.Namespace, tags: "itertools.count[int]") -> tuple[BenchPrompt, ...]:
     """The prompts whose answers run to the full length, repeated to the number of requests, of three lengths."""
-    choice = PromptChoice(limit=given.prompts, max_new_tokens=given.tokens)
+    choice = PromptChoice(limit=given.prompts, group=given.group, max_new_tokens=given.tokens)
     prompts = bench_prompts(site.build, choice, given.prompts)
     answers, _ = asyncio.run(site.answers(tagged(prompts, tags)))
     counts = [sum(arrival.num_tokens for arrival in each.generation.arrivals) for each in answers]
@@ -199,6 +203,7 @@ def main() -> int:
     parser.add_argument("--concurrency", type=int, action="append")
     parser.add_argument("--requests", type=int, default=16)
     parser.add_argument("--prompts", type=int, default=12)
+    parser.add_argument("--group", default="long", help="the class of prompts: short, long, code, ...")
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--model", action="append", choices=[BLS, ENSEMBLE])

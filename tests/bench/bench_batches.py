@@ -1,6 +1,7 @@
 """Many requests of mixed length at once, against transformers one by one and in one padded batch; the same weights.
 
     python tests/bench/bench_batches.py                 # 16 requests, bfloat16, 2 threads, SmolLM2
+    python tests/bench/bench_batches.py --vllm PYTHON   # also vLLM, in the environment of that interpreter
 
 Prompts of 16 to 512 tokens, answers of 32 to 128, drawn once; greedy, the end token ignored. The padded batch runs
 until its longest answer is done, as generate() does; only the tokens that were asked for count. The three take turns;
@@ -8,12 +9,16 @@ tokens per second over the whole time, prompts included; "ratio" is the engine's
 """
 
 import argparse
+import json
+import os
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -25,6 +30,7 @@ from trtkit.reference.engine import Engine
 from trtkit.reference.kv_cache.options import CacheOptions
 from trtkit.reference.request import GenerationRequest
 
+Answer = Callable[[list[GenerationRequest]], None]
 TARGET = "HuggingFaceTB--SmolLM2-135M-Instruct"
 PAD_ID = 2
 
@@ -41,7 +47,7 @@ def draw_requests(count: int, divisor: int) -> list[GenerationRequest]:
     ]
 
 
-def with_engine(engine: Engine) -> Callable[[list[GenerationRequest]], None]:
+def with_engine(engine: Engine) -> Answer:
     def answer(requests: list[GenerationRequest]) -> None:
         for request in requests:
             engine.submit(request)
@@ -54,7 +60,7 @@ def with_engine(engine: Engine) -> Callable[[list[GenerationRequest]], None]:
     return answer
 
 
-def one_by_one(model: PreTrainedModel) -> Callable[[list[GenerationRequest]], None]:
+def one_by_one(model: PreTrainedModel) -> Answer:
     def answer(requests: list[GenerationRequest]) -> None:
         for request in requests:
             padded_batch(model)([request])
@@ -62,7 +68,7 @@ def one_by_one(model: PreTrainedModel) -> Callable[[list[GenerationRequest]], No
     return answer
 
 
-def padded_batch(model: PreTrainedModel) -> Callable[[list[GenerationRequest]], None]:
+def padded_batch(model: PreTrainedModel) -> Answer:
     def answer(requests: list[GenerationRequest]) -> None:
         width = max(len(request.prompt_ids) for request in requests)
         longest = max(request.max_new_tokens for request in requests)
@@ -79,6 +85,37 @@ def padded_batch(model: PreTrainedModel) -> Callable[[list[GenerationRequest]], 
     return answer
 
 
+@contextmanager
+def with_vllm(
+    python: str, checkpoint: Path, how: tuple[str, int], requests: list[GenerationRequest]
+) -> Iterator[Answer]:
+    """vLLM in a process of its own, which is idle while others answer; how: dtype and threads."""
+    dtype, num_threads = how
+    settings = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": f"0-{num_threads - 1}",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    program = [python, "-P", str(Path(__file__).with_name("vllm_answers.py"))]
+    job = [(request.prompt_ids, request.max_new_tokens) for request in requests]
+    with subprocess.Popen(
+        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | settings
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None, "both are pipes"
+
+        def say(line: str) -> None:
+            process.stdin.write(f"{line}\n")
+            process.stdin.flush()
+            if not any(answer.startswith("trtkit ") for answer in process.stdout):
+                raise RuntimeError("vLLM ended; its own output says why")
+
+        say(json.dumps({"checkpoint": str(checkpoint), "dtype": dtype, "requests": job}))
+        yield lambda some: say(str(len(some)))
+        process.stdin.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, default=cache_directory() / "checkpoints" / TARGET)
@@ -88,6 +125,7 @@ def main() -> None:
     parser.add_argument("--cpu-time", action="store_true", help="count CPU time; for one thread on a busy machine")
     parser.add_argument("--divide", type=int, default=1, help="shorten prompts and answers; for a busy machine")
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--vllm", metavar="PYTHON", help="interpreter of an environment with vLLM for CPUs")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     clock = time.process_time if arguments.cpu_time else time.perf_counter
@@ -99,15 +137,27 @@ def main() -> None:
         )
     model = AutoModelForCausalLM.from_pretrained(arguments.checkpoint, dtype=getattr(torch, arguments.dtype)).eval()
     peers = {"trtkit": with_engine(engine), "one by one": one_by_one(model), "padded batch": padded_batch(model)}
+    with ExitStack() as stack:
+        if arguments.vllm:
+            how = (arguments.dtype, arguments.threads)
+            peers["vLLM"] = stack.enter_context(with_vllm(arguments.vllm, arguments.checkpoint, how, requests))
+        spent = measure(peers, requests, arguments.runs, clock)
+    report(spent, requests, f"{arguments.dtype}, {arguments.threads} threads")
+
+
+def measure(
+    peers: dict[str, Answer], requests: list[GenerationRequest], num_runs: int, clock: Callable[[], float]
+) -> dict[str, list[float]]:
+    """Seconds of every run; the peers take turns."""
     spent: dict[str, list[float]] = {name: [] for name in peers}
     for answer in peers.values():  # warm up
         answer(requests[:2])
-    for _ in range(arguments.runs):
+    for _ in range(num_runs):
         for name, answer in peers.items():
             started = clock()
             answer(requests)
             spent[name].append(clock() - started)
-    report(spent, requests, f"{arguments.dtype}, {arguments.threads} threads")
+    return spent
 
 
 def report(spent: dict[str, list[float]], requests: list[GenerationRequest], how: str) -> None:

@@ -1,13 +1,12 @@
 """The HTML pages: well-formed, self-contained, escaped, and drawn by a real browser without complaint."""
 
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import assert_a_browser_draws
 from parity_samples import answer, deployed, header, step
 from trtkit.evaluate.bench import BenchPlan, BenchPrompt, BenchRun, Load
 from trtkit.evaluate.check import CheckedCase, CheckResult
@@ -129,16 +128,4 @@ def test_pages_need_nothing_from_elsewhere(parity: str, bench: str) -> None:
 def test_a_real_browser_draws_the_page_without_complaint(
     name: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("no chromium on this machine: apt-get install chromium")
-    page, picture = tmp_path / "page.html", tmp_path / "page.png"
-    page.write_text(request.getfixturevalue(name), encoding="utf-8")
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0"]
-    command += ["--host-resolver-rules=MAP * ~NOTFOUND"]  # a page that asks for anything complains
-    command += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1200,1600", f"--screenshot={picture}"]
-    done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "CONSOLE" not in done.stderr, done.stderr
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert picture.stat().st_size > 10_000  # an empty page is smaller
+    assert_a_browser_draws(request.getfixturevalue(name), tmp_path)

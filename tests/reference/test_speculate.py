@@ -64,7 +64,7 @@ def test_an_adaptive_length_changes_no_token(
     target = make_engine()
     proposer = EngineProposer(make_engine(tiny_draft_checkpoint), target.vocab_size)
     answers = speculate(
-        target, proposer, [(request, AdaptiveDraftLength(4)) for request in longer], lambda: next(ticks)
+        target, proposer, [(request, AdaptiveDraftLength(4, max_loss=0.2)) for request in longer], lambda: next(ticks)
     )
     assert [answer.token_ids for answer in answers] == [plain(make_engine(), request) for request in longer]
     assert any(answer.acceptances for answer in answers)

@@ -154,6 +154,15 @@ def test_help_imports_no_heavy_library() -> None:
     assert subprocess.check_output([sys.executable, "-P", "-c", probe], text=True).strip() == "[]"
 
 
+def test_no_commands_own_help_and_no_build_needs_what_the_base_install_lacks() -> None:
+    probe = (
+        "import sys; from click.testing import CliRunner; from trtkit.cli.main import cli; import trtkit.pipeline.run;"
+        "codes = [CliRunner().invoke(cli, [name, '--help']).exit_code for name in cli.list_commands(None)];"
+        "print(len(codes) > 10, set(codes), sorted({'torch', 'transformers', 'matplotlib'} & sys.modules.keys()))"
+    )
+    assert subprocess.check_output([sys.executable, "-P", "-c", probe], text=True).strip() == "True {0} []"
+
+
 def test_the_folder_triton_is_no_python_package() -> None:
     assert not list((ROOT / "triton").rglob("__init__.py"))
     assert not (ROOT / "tests" / "__init__.py").exists()

@@ -13,14 +13,13 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from trtkit.calibration.number_formats import LARGEST, Format
-from trtkit.calibration.records import KEYS, VALUES
+from trtkit.calibration.records import KEPT, KEYS, VALUES
 from trtkit.calibration.skeleton import FilledLayer
 from trtkit.calibration.statistics import TensorStatistics
 
 CACHE_FORMATS: tuple[Format, ...] = ("fp8", "int8", "int4")
 INPUT_FORMATS: tuple[Format, ...] = ("fp8", "int8")
 SMOOTHING = 0.5
-KEPT = "bfloat16"
 _MEASURED_OUTPUTS = 256
 
 

@@ -9,9 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from trtkit.calibration.errors import KEPT
 from trtkit.calibration.number_formats import LARGEST
-from trtkit.calibration.records import KEYS, VALUES, LayerRecord, TensorRecord
+from trtkit.calibration.records import KEPT, KEYS, VALUES, LayerRecord, TensorRecord
 
 CacheAdvice = Literal["fp8", "keep"]
 InputAdvice = Literal["fp8", "per-token", "smooth", "keep"]

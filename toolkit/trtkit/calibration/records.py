@@ -19,6 +19,7 @@ from trtkit.calibration.histogram import Counts, MagnitudeHistogram
 # Histograms of single channels: 8 bins per octave from 2^-24 to 2^16.
 COARSE_SHIFT, COARSE_FIRST, NUM_COARSE_BINS = 20, (127 - 24) << 3, 40 << 3
 KEYS, VALUES = "k", "v"
+KEPT = "bfloat16"  # the name of an error: that of 16 bits instead of codes
 # What reading a damaged zip file, or one of other members, raises.
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, OverflowError, struct.error, zlib.error,
            zipfile.BadZipFile)  # fmt: skip

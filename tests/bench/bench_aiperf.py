@@ -200,7 +200,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", type=Path)
     parser.add_argument("--aiperf", default="aiperf")
-    parser.add_argument("--concurrency", type=int, action="append")
+    parser.add_argument("--concurrency", type=int, action="append", help="1 when left out; may be repeated")
     parser.add_argument("--requests", type=int, default=16)
     parser.add_argument("--prompts", type=int, default=12)
     parser.add_argument("--group", default="long", help="the class of prompts: short, long, code, ...")
@@ -217,7 +217,7 @@ def main() -> int:
     prompts = with_whole_answers(Site(build, server.endpoints, BLS, 1), given, tags)
     sites = [
         Site(build, server.endpoints, model, concurrency)
-        for concurrency in given.concurrency or (1, 2)
+        for concurrency in given.concurrency or (1,)
         for model in given.model or (BLS, ENSEMBLE)
     ]
     worst = max(compare(site, given, prompts, tags) for site in sites)

@@ -200,11 +200,10 @@ def test_texts_longer_than_the_positions_of_the_model_are_cut(tmp_path: Path) ->
 
 
 def test_a_picture_that_does_not_fit_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, data: bytes) -> int:
-        path.touch()
+    def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr("trtkit.artifacts.os.fsync", full)
     with pytest.raises(OSError, match="No space"):
         write_picture(Figure(), tmp_path / "p.png")
     assert not list(tmp_path.iterdir())

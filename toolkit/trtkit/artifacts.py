@@ -106,12 +106,17 @@ def stage_output(out: Path, *, stage: str, key: str) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a small text whole or not at all."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
     """Write a small file whole or not at all: beside, flushed to disk, renamed."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # _UNFINISHED knows it again
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with beside.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with beside.open("wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)

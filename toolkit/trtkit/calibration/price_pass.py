@@ -89,16 +89,12 @@ def _price(variant: CacheVariant, loss: float, kl: float, error: float) -> Price
 
 def _finite(logits: Tensor, cache: str, text: str) -> Tensor:
     if not logits.isfinite().all():
-        raise _not_finite(cache, text)
+        raise InputError(
+            f"with the cache {cache}, logits are NaN or Inf while the text {text!r} runs",
+            "try --dtype float32; if it stays, leave out --price",
+            code="CALIB-NONFINITE",
+        )
     return logits
-
-
-def _not_finite(cache: str, text: str) -> InputError:
-    return InputError(
-        f"with the cache {cache}, logits are NaN or Inf while the text {text!r} runs",
-        "try --dtype float32; if it stays, leave out --price",
-        code="CALIB-NONFINITE",
-    )
 
 
 class _Totals:

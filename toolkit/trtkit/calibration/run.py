@@ -33,7 +33,7 @@ from trtkit.calibration.report import HEAT_MAP_NAME, PRICE_PLOT_NAME, Calibratio
 from trtkit.calibration.samples import Sample, SampleOptions, hold_out, make_samples
 from trtkit.calibration.texts import CalibrationText, shipped_texts
 from trtkit.checkpoints.digest import checkpoint_digest
-from trtkit.checkpoints.model_spec import read_model_spec
+from trtkit.checkpoints.model_spec import ModelSpec, read_model_spec
 from trtkit.conversion.modelopt_limits import ModeloptOptions, refuse_impossible, refuse_missing
 from trtkit.errors import InputError
 from trtkit.findings import Finding
@@ -75,7 +75,7 @@ def calibrate(
     texts: None takes those that trtkit ships. Raises what make_samples and collect raise.
     """
     spec = read_model_spec(checkpoint)
-    _refuse_before_work(checkpoint, options)
+    _refuse_before_work(checkpoint, spec, options)
     given, chosen_by = shipped_texts() if texts is None else texts, options.samples.within(spec.max_seq_len)
     chosen = make_samples(given, checkpoint, spec.vocab_size, chosen_by)
     samples, held_out = hold_out(chosen)
@@ -102,11 +102,11 @@ def calibrate(
     return report
 
 
-def _refuse_before_work(checkpoint: Path, options: CalibrationOptions) -> None:
+def _refuse_before_work(checkpoint: Path, spec: ModelSpec, options: CalibrationOptions) -> None:
     """What would end the calibration after the pass: no modelopt, a model it cannot quantise, nothing to compare."""
     if options.modelopt is not None:
         refuse_missing()
-        refuse_impossible(read_model_spec(checkpoint), options.modelopt, str(checkpoint))
+        refuse_impossible(spec, options.modelopt, str(checkpoint))
     if options.compare is not None:
         compare_with_checkpoint({}, options.scales.kv_format, options.compare)
 

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trtkit.evaluate.drift import shown
+from trtkit.evaluate.reports.checkpoint_summary import is_explained
 from trtkit.evaluate.reports.junit import explain_case
 from trtkit.evaluate.reports.markdown import diagnosis_lines, parity_summary, window_lines
 
@@ -32,9 +33,8 @@ def render_layers(document: Mapping[str, Any]) -> Group:
     """One row per part of a layer, then the figures over all positions."""
     table = Table("after", "relative error", "explained", box=None, pad_edge=False)
     for point in document["points"]:
-        error, tolerance = point["error"], point["tolerance"]
-        style = "green" if error is not None and error <= tolerance else "bold red"
-        table.add_row(point["name"], Text(shown(error), style=style), f"{tolerance:.3g}")
+        style = "green" if is_explained(point) else "bold red"
+        table.add_row(point["name"], Text(shown(point["error"]), style=style), f"{point['tolerance']:.3g}")
     perplexity = document["perplexity"]
     figures = (
         f"{document['num_positions']} positions: same best token {document['top1_agreement']:.2%}, "

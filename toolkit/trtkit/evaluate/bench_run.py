@@ -22,7 +22,7 @@ from trtkit.evaluate.endpoint import AsyncEndpoint, Endpoint
 from trtkit.evaluate.latency_limits import LatencyLimits, broken_limits
 from trtkit.evaluate.load import Timer, poisson_times
 from trtkit.evaluate.record_choice import PromptChoice
-from trtkit.evaluate.report_files import json_text
+from trtkit.evaluate.report_files import json_text, write_files
 from trtkit.evaluate.reports.bench_document import BenchContext, bench_document
 from trtkit.evaluate.reports.bench_html import bench_html
 from trtkit.evaluate.reports.bench_summary import bench_junit, bench_markdown
@@ -209,9 +209,8 @@ def _write(document: dict[str, Any], plan: BenchPlan, out: Path, *, plot: bool) 
     for rate in sorted({load.rate for load in plan.loads if load.rate is not None}):
         times_s = poisson_times(rate, len(plan.prompts), plan.seed)
         texts[f"trace-{rate:g}.jsonl"] = trace_jsonl(plan.prompts, times_s)
+    write_files(out, texts)
     try:
-        for name, text in texts.items():
-            write_text(out / name, text)
         if plot:
             plot_bench(document, out / "bench.png")
     except OSError as error:

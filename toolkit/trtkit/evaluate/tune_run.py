@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trtkit import __version__
-from trtkit.artifacts import disk_error, write_document, write_text
+from trtkit.artifacts import disk_error, write_document
 from trtkit.builds import Build
 from trtkit.errors import InputError
 from trtkit.evaluate.async_endpoints import AsyncTritonEndpoint
@@ -15,7 +15,7 @@ from trtkit.evaluate.bench_prompts import bench_prompts
 from trtkit.evaluate.deployment import Target, open_address, refuse_drafts_without_draft
 from trtkit.evaluate.load import Timer
 from trtkit.evaluate.record_choice import PromptChoice
-from trtkit.evaluate.report_files import json_text
+from trtkit.evaluate.report_files import json_text, write_files
 from trtkit.evaluate.reports.tune_document import TuneContext, schedule_of, tune_document
 from trtkit.evaluate.reports.tune_html import tune_html
 from trtkit.evaluate.tune import Sweep, TunedLevel, TunePlan
@@ -137,9 +137,8 @@ def _out(target: Target, options: TuneOptions) -> Path:
 
 
 def _write(document: dict[str, Any], out: Path, *, plot: bool) -> None:
+    write_files(out, {"report.json": json_text(document), "report.html": tune_html(document)})
     try:
-        write_text(out / "report.json", json_text(document))
-        write_text(out / "report.html", tune_html(document))
         if plot:
             plot_tune(document, out / "tune.png")
     except OSError as error:

@@ -1,30 +1,34 @@
 """What calibrations and conversions noticed, read back from their files: a stage that is up to date says it again."""
 
+import contextlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from trtkit.calibration.report import REPORT_NAME
-from trtkit.conversion.report import MANIFEST_NAME
+from trtkit.conversion.report import report_of
 from trtkit.findings import Finding
 from trtkit.pipeline.request import BuildRequest
 from trtkit.pipeline.stages import Stage
 
 
-def stage_findings(stages: Iterable[Stage], request: BuildRequest) -> list[Finding]:
+def stage_findings(stages: Sequence[Stage], request: BuildRequest) -> list[Finding]:
     """The findings of finished stages, and of the calibrations that were there before; each once."""
     groups = {stage.group for stage in stages}
     calibrations = [file.parent for file in request.calibrations.values()] if "convert" in groups else []
     calibrations += [stage.out for stage in stages if stage.group == "calibrate"]
     found = [finding for folder in calibrations for finding in _of_calibration(folder, request.config.kv_cache.dtype)]
-    found += [f for s in stages if s.group == "convert" for f in _findings_in(_document(s.out / MANIFEST_NAME))]
+    conversions = [report_of(stage.out) for stage in stages if stage.group == "convert"]
+    found += [finding for report in conversions if report is not None for finding in report.findings]
     return list(dict.fromkeys(found))
 
 
 def _of_calibration(folder: Path, kv_dtype: str) -> Iterator[Finding]:
     document = _document(folder / REPORT_NAME)
-    yield from _findings_in(document)
+    for entry in document.get("findings", ()):
+        with contextlib.suppress(TypeError):  # of another release
+            yield Finding(**entry)
     cache = document.get("kv_cache")
     if kv_dtype in ("fp8", "int8") and isinstance(cache, dict) and cache.get("advice") == "keep":
         yield Finding(
@@ -34,14 +38,6 @@ def _of_calibration(folder: Path, kv_dtype: str) -> Iterator[Finding]:
             f"the KV cache is to be {kv_dtype}, and {cache.get('reason')}",
             "write kv_cache: {dtype: auto}, or look at the price first: trtkit calibrate --price",
         )
-
-
-def _findings_in(document: dict[str, Any]) -> Iterator[Finding]:
-    for entry in document.get("findings", ()):
-        try:
-            yield Finding(**entry)
-        except TypeError:  # of another release
-            continue
 
 
 def _document(path: Path) -> dict[str, Any]:

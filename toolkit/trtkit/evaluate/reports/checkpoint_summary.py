@@ -14,7 +14,7 @@ def checkpoint_junit(document: Mapping[str, Any]) -> str:
     name = f"trtkit parity checkpoint {document['deployment']} {document['role']}"
     suite = ElementTree.Element("testsuite", {"name": name})
     for point in document["points"]:
-        failures = [] if _is_explained(point) else [_explained(point)]
+        failures = [] if is_explained(point) else [_explained(point)]
         add_case(suite, f"checkpoint.{document['role']}", point["name"], failures, "drift")
     return junit_text(suite)
 
@@ -38,7 +38,8 @@ def checkpoint_markdown(document: Mapping[str, Any]) -> str:
     return "\n".join([*lines, f"Again: {code_span(document['command'])}", ""])
 
 
-def _is_explained(point: Mapping[str, Any]) -> bool:
+def is_explained(point: Mapping[str, Any]) -> bool:
+    """Whether rounding explains what the two differ by at a place."""
     return point["error"] is not None and point["error"] <= point["tolerance"]
 
 

@@ -71,8 +71,8 @@ def test_the_baseline_holds_ratios_and_no_times() -> None:
 
 
 def test_both_leave_every_report(build: Path, parity: dict[str, Any], bench: dict[str, Any]) -> None:
-    for folder in (build / "parity", build / "bench"):
-        assert json.loads((folder / "report.json").read_text())["command"].startswith("trtkit ")
+    for folder, command in ((build / "parity", f"parity check {build} "), (build / "bench", f"bench {build} ")):
+        assert json.loads((folder / "report.json").read_text())["command"].startswith(f"trtkit {command}")
         assert ElementTree.parse(folder / "junit.xml").getroot().findall("testsuite/testcase")
         assert "Again: `trtkit " in (folder / "summary.md").read_text()
         assert (folder / "report.html").is_file()

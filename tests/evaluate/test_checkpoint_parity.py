@@ -106,7 +106,7 @@ def test_the_command_names_the_tensors_and_exits_with_1(broken: Build) -> None:
     assert "KL" in result.stdout
     written = json.loads((broken.folder / "parity" / "checkpoint-target.json").read_text())
     suite = ElementTree.parse(broken.folder / "parity" / "checkpoint-target-junit.xml").find("testsuite")
-    assert written["command"].startswith("trtkit ")
+    assert written["command"] == f"trtkit parity checkpoint {broken.folder}"
     assert suite is not None and len(suite) == len(written["points"])
     failed = [case.attrib["name"] for case in suite if case.find("failure") is not None]
     assert failed[0] == "layer 1 mlp" and "embedding" not in failed

@@ -33,7 +33,7 @@ def sampling(build: Build, *arguments: str) -> tuple[int, dict[str, Any], str]:
 def test_a_clean_deployment_is_consistent_with_and_without_drafts(build: Build) -> None:
     exit_code, document, _ = sampling(build)
     assert (exit_code, document["verdict"]) == (0, "consistent")
-    assert document["command"].startswith("trtkit ")
+    assert document["command"].startswith(f"trtkit parity sampling {build.folder} --limit 3 ")
     assert {test["draft_len"] for test in document["tests"]} == {0, MAX_DRAFT_LEN}
     assert {test["position"] for test in document["tests"]} == {0, 1}
     assert document["same_draws"] == 1.0  # in float32 a seed's token does not depend on drafting

@@ -1,7 +1,5 @@
 """`trtkit bench`."""
 
-import shlex
-import sys
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -13,6 +11,7 @@ from rich.table import Table
 
 from trtkit.cli.finite_range import FiniteRange
 from trtkit.cli.output import Output, with_output
+from trtkit.cli.repeat import repeat_command
 from trtkit.evaluate.bench_run import DEFAULT_REQUESTS, BenchOptions, bench_deployment, refuse_regression
 from trtkit.evaluate.deployment import parse_target
 from trtkit.evaluate.latency_limits import LatencyLimits, refuse_slowness
@@ -63,10 +62,9 @@ def command(output: Output, target: str, **options: Any) -> None:
     """
     choice = PromptChoice(*(options.pop(key) for key in ("prompts", "limit", "max_new_tokens")))
     limits = LatencyLimits(**{field.name: options.pop(field.name) for field in fields(LatencyLimits)})
-    repeat = shlex.join(["trtkit", *sys.argv[1:]])
     document = bench_deployment(
         parse_target(target),
-        BenchOptions(choice, limits=limits, **options, command=repeat),
+        BenchOptions(choice, limits=limits, **options, command=repeat_command()),
         on_progress=output.progress,
     )
     output.result(document, render(document))

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from trtkit import __version__
+from trtkit.cli.repeat import remember
 from trtkit.errors import InputError, MissingToolError, TrtkitError
 
 # name -> (module below trtkit.cli, one line of help). The line stands here so that --help imports no command.
@@ -65,6 +66,11 @@ class LazyGroup(click.Group):
         command = importlib.import_module(f"trtkit.cli.{COMMANDS[cmd_name][0]}").command
         assert isinstance(command, click.Command), f"trtkit.cli.{cmd_name}.command is no click command"
         return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the arguments as they were given, which reports quote."""
+        remember(ctx, args)
+        return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table of --help, without importing anything."""

@@ -1,7 +1,5 @@
 """`trtkit parity`."""
 
-import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -12,6 +10,7 @@ from trtkit.builds import open_build
 from trtkit.cli.finite_range import FiniteRange
 from trtkit.cli.output import Output, with_output
 from trtkit.cli.parity_tables import render, render_layers, render_samples
+from trtkit.cli.repeat import repeat_command
 from trtkit.config.schema import KvDtype, Quantization
 from trtkit.evaluate.deployment import parse_target
 from trtkit.evaluate.libraries import require_oracle_libraries
@@ -101,7 +100,7 @@ def check(output: Output, target: str, **options: Any) -> None:
     formats = GivenFormats(*(options.pop(key) for key in ("dtype", "kv_dtype", "quantization")))
     document = check_parity(
         parse_target(target),
-        CheckOptions(choice, shares=shares, formats=formats, **options, command=_repeat()),
+        CheckOptions(choice, shares=shares, formats=formats, **options, command=repeat_command()),
         on_progress=output.progress,
     )
     output.result(document, render(document))
@@ -125,7 +124,9 @@ def checkpoint(output: Output, build: Path, prompts: Path | None, limit: int, ro
     from trtkit.evaluate.checkpoint_run import compare_checkpoint, refuse_fault
 
     choice = PromptChoice(prompts, limit)
-    document = compare_checkpoint(open_build(build), choice, role=role, command=_repeat(), on_progress=output.progress)
+    document = compare_checkpoint(
+        open_build(build), choice, role=role, command=repeat_command(), on_progress=output.progress
+    )
     output.result(document, render_layers(document))
     refuse_fault(document)
 
@@ -159,14 +160,10 @@ def sampling(output: Output, build: Path, prompts: Path | None, limit: int, **op
     require_oracle_libraries()
     from trtkit.evaluate.sampling_run import SamplingOptions, check_sampling, refuse_bias
 
-    chosen = SamplingOptions(PromptChoice(prompts, limit), **options, command=_repeat())
+    chosen = SamplingOptions(PromptChoice(prompts, limit), **options, command=repeat_command())
     document = check_sampling(open_build(build), chosen, output.progress)
     output.result(document, render_samples(document))
     refuse_bias(document)
-
-
-def _repeat() -> str:
-    return shlex.join(["trtkit", *sys.argv[1:]])
 
 
 def _record_document(kept: ParityRecord, build: Path) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """`trtkit tune`."""
 
-import shlex
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from rich.text import Text
 
 from trtkit.cli.finite_range import FiniteRange
 from trtkit.cli.output import Output, with_output
+from trtkit.cli.repeat import repeat_command
 from trtkit.evaluate.deployment import parse_target
 from trtkit.evaluate.record_choice import PromptChoice
 from trtkit.evaluate.reports.tune_html import advice_of
@@ -53,9 +52,8 @@ def command(output: Output, target: str, **options: Any) -> None:
     the plain target beside them. BUILD gets draft_schedule.json, which a running server takes up at once.
     """
     choice = PromptChoice(*(options.pop(key) for key in ("prompts", "limit", "max_new_tokens")))
-    repeat = shlex.join(["trtkit", *sys.argv[1:]])
     document = tune_deployment(
-        parse_target(target), TuneOptions(choice, **options, command=repeat), on_progress=output.progress
+        parse_target(target), TuneOptions(choice, **options, command=repeat_command()), on_progress=output.progress
     )
     output.result(document, render(document))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
-from trtkit.evaluate.oracle import Oracle
+from trtkit.evaluate.oracle.oracle import Oracle
 
 KNOWN = {"model", "prompt", "max_tokens", "temperature", "stream", "stream_options", "seed"}
 ID_KEYS = {"return_token_ids", "return_tokens_as_token_ids", "logprobs"}

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import grpc
 from tritonclient.grpc import service_pb2_grpc
-from trtkit.evaluate.endpoint import Arrival, EndpointRequest, Generation
+from trtkit.evaluate.endpoints.endpoint import Arrival, EndpointRequest, Generation
 from trtkit.serving.contract import ENSEMBLE, contracts
 from trtkit.serving.kserve import request_message
 

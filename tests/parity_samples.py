@@ -1,7 +1,7 @@
 """Small parity records, written by hand for the tests of evaluate."""
 
-from trtkit.evaluate.endpoint import Generation
-from trtkit.evaluate.record import OracleStep, RecordedAnswer, RecordHeader
+from trtkit.evaluate.endpoints.endpoint import Generation
+from trtkit.evaluate.oracle.record import OracleStep, RecordedAnswer, RecordHeader
 
 END = 2
 

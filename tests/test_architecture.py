@@ -95,6 +95,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
 }
 EVERYTHING = {"cli", "__main__", "__init__"}
+# The same inside evaluate; what stands beside these packages may import them all.
+EVALUATE_MAY_IMPORT: dict[str, set[str]] = {
+    "prompts": set(),
+    "endpoints": set(),
+    "reports": set(),
+    "oracle": {"prompts"},
+    "parity": {"endpoints", "oracle", "reports"},
+    "checkpoint": {"prompts", "oracle", "reports"},
+    "sampling": {"prompts", "endpoints", "oracle", "reports"},
+    "bench": {"prompts", "endpoints", "oracle", "reports"},
+    "tune": {"endpoints", "oracle", "bench", "reports"},
+}
 
 # Third-party library -> the packages or modules (path prefixes below trtkit) it may be imported in.
 HOMES: dict[str, tuple[str, ...]] = {
@@ -134,6 +146,14 @@ def test_imports_point_down(path: Path) -> None:
         return
     used = {name.split(".")[1] for name in imports_of(path) if name.startswith("trtkit.")} - {own, "__version__"}
     assert used <= MAY_IMPORT[own], f"{own} may not import {sorted(used - MAY_IMPORT[own])}"
+
+
+@pytest.mark.parametrize("package", EVALUATE_MAY_IMPORT)
+def test_imports_point_down_inside_evaluate(package: str) -> None:
+    files = (PACKAGE / "evaluate" / package).glob("*.py")
+    names = [name.split(".") for path in files for name in imports_of(path) if name.startswith("trtkit.evaluate.")]
+    used = {parts[2] for parts in names} - {package}
+    assert used <= EVALUATE_MAY_IMPORT[package]
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda p: p.relative_to(PACKAGE).as_posix())

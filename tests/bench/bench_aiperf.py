@@ -37,14 +37,14 @@ from pathlib import Path
 from aiperf_program import AiperfRun, run_aiperf
 from ensemble_endpoint import EnsembleEndpoint
 from trtkit.builds import Build, open_build
-from trtkit.evaluate.async_endpoints import AsyncTritonEndpoint
-from trtkit.evaluate.bench import BenchPrompt, Load, measure_load, tag_prompt
-from trtkit.evaluate.bench_prompts import bench_prompts
-from trtkit.evaluate.endpoint import Answered
-from trtkit.evaluate.latency import summarize_run
-from trtkit.evaluate.load import Timer
-from trtkit.evaluate.record_choice import PromptChoice
-from trtkit.evaluate.traffic import prompts_jsonl
+from trtkit.evaluate.bench.latency import summarize_run
+from trtkit.evaluate.bench.load import Timer
+from trtkit.evaluate.bench.plan import BenchPrompt, Load, measure_load, tag_prompt
+from trtkit.evaluate.bench.prompts import bench_prompts
+from trtkit.evaluate.bench.traffic import prompts_jsonl
+from trtkit.evaluate.endpoints.asynchronous import AsyncTritonEndpoint
+from trtkit.evaluate.endpoints.endpoint import Answered
+from trtkit.evaluate.oracle.record_choice import PromptChoice
 from trtkit.server.endpoints import Endpoints
 from trtkit.server.launch import ServerFolders
 from trtkit.server.state import find_running

@@ -17,9 +17,9 @@ from trtkit.cli.bench import command as bench
 from trtkit.cli.main import cli
 from trtkit.errors import InputError
 from trtkit.evaluate.assertions import assert_latency, assert_parity
-from trtkit.evaluate.bench_run import BenchOptions
-from trtkit.evaluate.latency_limits import LatencyLimits, broken_limits
-from trtkit.evaluate.record_choice import PromptChoice
+from trtkit.evaluate.bench.limits import LatencyLimits, broken_limits
+from trtkit.evaluate.bench.run import BenchOptions
+from trtkit.evaluate.oracle.record_choice import PromptChoice
 from trtkit.evaluate.repeat import bench_command
 
 CHOICE = PromptChoice(limit=6)

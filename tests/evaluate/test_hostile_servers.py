@@ -24,7 +24,7 @@ from hostile_servers import (
 )
 from parity_samples import answer, header, step
 from trtkit.cli.main import cli
-from trtkit.evaluate.record import ParityRecord, write_record
+from trtkit.evaluate.oracle.record import ParityRecord, write_record
 
 STARTED_S = 60
 STOPS_S = 20

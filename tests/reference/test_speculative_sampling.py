@@ -10,7 +10,7 @@ from tiny_trtllm import tiny_model, write_checkpoint
 from trtkit.acceptance import summarize
 from trtkit.checkpoints.draft_vocabulary import DRAFT_VOCABULARY_FILE
 from trtkit.draft_length import FixedDraftLength
-from trtkit.evaluate.distribution import detectable_distance, make_bins, p_value
+from trtkit.evaluate.sampling.distribution import detectable_distance, make_bins, p_value
 from trtkit.reference.draft_target import SpeculativeAnswer, speculate
 from trtkit.reference.engine import Engine
 from trtkit.reference.proposal import EngineProposer

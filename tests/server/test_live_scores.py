@@ -9,7 +9,7 @@ import pytest
 import torch
 from kserve import KServeStream, kserve_stream
 from trtkit.engines.inspect import read_engine
-from trtkit.evaluate.distribution import make_bins, p_value
+from trtkit.evaluate.sampling.distribution import make_bins, p_value
 from trtkit.reference.beam_engine import BeamEngine
 from trtkit.reference.engine import Engine
 from trtkit.reference.request import BeamRules, GenerationRequest, Returns

@@ -18,10 +18,10 @@ from trtkit.client.session import ChatSession
 from trtkit.client.triton_client import TritonClient
 from trtkit.config.schema import BuildConfig
 from trtkit.errors import RequestError
-from trtkit.evaluate.async_endpoints import AsyncTritonEndpoint
-from trtkit.evaluate.bench import BenchPrompt, Load, measure_load
-from trtkit.evaluate.latency import RunStats, summarize_run
-from trtkit.evaluate.load import Timer
+from trtkit.evaluate.bench.latency import RunStats, summarize_run
+from trtkit.evaluate.bench.load import Timer
+from trtkit.evaluate.bench.plan import BenchPrompt, Load, measure_load
+from trtkit.evaluate.endpoints.asynchronous import AsyncTritonEndpoint
 from trtkit.server.launch import ServerOptions
 from trtkit.server.triton_server import TritonServer
 from trtkit.serving.draft_schedule import FILE, DraftSchedule, Step, schedule_document

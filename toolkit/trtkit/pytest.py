@@ -7,9 +7,9 @@ import pytest
 
 from trtkit.builds import Build, open_build
 from trtkit.evaluate.assertions import assert_latency, assert_parity, assert_sampling
-from trtkit.evaluate.deployment import Target, open_address
-from trtkit.evaluate.latency_limits import LatencyLimits
-from trtkit.evaluate.record_choice import PromptChoice
+from trtkit.evaluate.bench.limits import LatencyLimits
+from trtkit.evaluate.endpoints.deployment import Target, open_address
+from trtkit.evaluate.oracle.record_choice import PromptChoice
 
 __all__ = ["LatencyLimits", "PromptChoice", "assert_latency", "assert_parity", "assert_sampling"]
 

@@ -1,7 +1,7 @@
 """Speculative sampling follows the target's distribution, and a wrong rule does not: exact tests on table models.
 
 200,000 samples of the first two tokens in 36 cells. At the level used, a total variation of 0.009 from the target's
-joint distribution is found with a probability of 0.9, whatever its direction (evaluate/distribution.py).
+joint distribution is found with a probability of 0.9, whatever its direction (evaluate/sampling/distribution.py).
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ import pytest
 import torch
 from speculative_tables import VOCAB, Rule, Speculation, Table
 from torch import Tensor
-from trtkit.evaluate.distribution import detectable_distance, make_bins, p_value
+from trtkit.evaluate.sampling.distribution import detectable_distance, make_bins, p_value
 from trtkit.reference.sampling.params import SamplingParams
 from trtkit.reference.sampling.rejection import accepts, reaches, recover
 from trtkit.reference.sampling.sampler import choose, invert, probabilities

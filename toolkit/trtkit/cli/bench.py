@@ -9,14 +9,14 @@ import click
 from rich.console import Group
 from rich.table import Table
 
+from trtkit.cli.command_line import command_line
 from trtkit.cli.finite_range import FiniteRange
 from trtkit.cli.output import Output, with_output
-from trtkit.cli.repeat import repeat_command
-from trtkit.evaluate.bench_run import DEFAULT_REQUESTS, BenchOptions, bench_deployment, refuse_regression
-from trtkit.evaluate.deployment import parse_target
-from trtkit.evaluate.latency_limits import LatencyLimits, refuse_slowness
-from trtkit.evaluate.record_choice import PromptChoice
-from trtkit.evaluate.reports.bench_document import run_name
+from trtkit.evaluate.bench.document import run_name
+from trtkit.evaluate.bench.limits import LatencyLimits, refuse_slowness
+from trtkit.evaluate.bench.run import DEFAULT_REQUESTS, BenchOptions, bench_deployment, refuse_regression
+from trtkit.evaluate.endpoints.deployment import parse_target
+from trtkit.evaluate.oracle.record_choice import PromptChoice
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _POSITIVE = click.IntRange(min=1)
@@ -64,7 +64,7 @@ def command(output: Output, target: str, **options: Any) -> None:
     limits = LatencyLimits(**{field.name: options.pop(field.name) for field in fields(LatencyLimits)})
     document = bench_deployment(
         parse_target(target),
-        BenchOptions(choice, limits=limits, **options, command=repeat_command()),
+        BenchOptions(choice, limits=limits, **options, command=command_line()),
         on_progress=output.progress,
     )
     output.result(document, render(document))

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from trtkit import __version__
-from trtkit.cli.repeat import remember
+from trtkit.cli.command_line import remember_command_line
 from trtkit.errors import InputError, MissingToolError, TrtkitError
 
 # name -> (module below trtkit.cli, one line of help). The line stands here so that --help imports no command.
@@ -69,7 +69,7 @@ class LazyGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the arguments as they were given, which reports quote."""
-        remember(ctx, args)
+        remember_command_line(ctx, args)
         return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

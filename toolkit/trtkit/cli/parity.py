@@ -7,19 +7,19 @@ from typing import Any, get_args
 import click
 
 from trtkit.builds import open_build
+from trtkit.cli.command_line import command_line
 from trtkit.cli.finite_range import FiniteRange
 from trtkit.cli.output import Output, with_output
 from trtkit.cli.parity_tables import render, render_layers, render_samples
-from trtkit.cli.repeat import repeat_command
 from trtkit.config.schema import KvDtype, Quantization
-from trtkit.evaluate.deployment import parse_target
-from trtkit.evaluate.libraries import require_oracle_libraries
-from trtkit.evaluate.numerics import GivenFormats
-from trtkit.evaluate.parity_run import CheckOptions, check_parity
-from trtkit.evaluate.parity_shares import ParityShares, refuse_difference
-from trtkit.evaluate.record import ParityRecord
-from trtkit.evaluate.record_choice import PromptChoice, record_build
-from trtkit.evaluate.tolerance import Dtype
+from trtkit.evaluate.endpoints.deployment import parse_target
+from trtkit.evaluate.oracle.libraries import require_oracle_libraries
+from trtkit.evaluate.oracle.numerics import GivenFormats
+from trtkit.evaluate.oracle.record import ParityRecord
+from trtkit.evaluate.oracle.record_choice import PromptChoice, record_build
+from trtkit.evaluate.oracle.tolerance import Dtype
+from trtkit.evaluate.parity.run import CheckOptions, check_parity
+from trtkit.evaluate.parity.shares import ParityShares, refuse_difference
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -100,7 +100,7 @@ def check(output: Output, target: str, **options: Any) -> None:
     formats = GivenFormats(*(options.pop(key) for key in ("dtype", "kv_dtype", "quantization")))
     document = check_parity(
         parse_target(target),
-        CheckOptions(choice, shares=shares, formats=formats, **options, command=repeat_command()),
+        CheckOptions(choice, shares=shares, formats=formats, **options, command=command_line()),
         on_progress=output.progress,
     )
     output.result(document, render(document))
@@ -121,11 +121,11 @@ def checkpoint(output: Output, build: Path, prompts: Path | None, limit: int, ro
     Names the first part of the first layer whose output rounding does not explain, and exits with 1.
     """
     require_oracle_libraries()  # torch is imported here, so that --help and check do without it
-    from trtkit.evaluate.checkpoint_run import compare_checkpoint, refuse_fault
+    from trtkit.evaluate.checkpoint.run import compare_checkpoint, refuse_fault
 
     choice = PromptChoice(prompts, limit)
     document = compare_checkpoint(
-        open_build(build), choice, role=role, command=repeat_command(), on_progress=output.progress
+        open_build(build), choice, role=role, command=command_line(), on_progress=output.progress
     )
     output.result(document, render_layers(document))
     refuse_fault(document)
@@ -158,9 +158,9 @@ def sampling(output: Output, build: Path, prompts: Path | None, limit: int, **op
     is another one.
     """
     require_oracle_libraries()
-    from trtkit.evaluate.sampling_run import SamplingOptions, check_sampling, refuse_bias
+    from trtkit.evaluate.sampling.run import SamplingOptions, check_sampling, refuse_bias
 
-    chosen = SamplingOptions(PromptChoice(prompts, limit), **options, command=repeat_command())
+    chosen = SamplingOptions(PromptChoice(prompts, limit), **options, command=command_line())
     document = check_sampling(open_build(build), chosen, output.progress)
     output.result(document, render_samples(document))
     refuse_bias(document)

@@ -7,10 +7,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from trtkit.evaluate.drift import shown
-from trtkit.evaluate.reports.checkpoint_summary import is_explained
-from trtkit.evaluate.reports.junit import explain_case
-from trtkit.evaluate.reports.markdown import diagnosis_lines, parity_summary, window_lines
+from trtkit.evaluate.checkpoint.drift import shown
+from trtkit.evaluate.checkpoint.summary import is_explained
+from trtkit.evaluate.parity.junit import explain_case
+from trtkit.evaluate.parity.summary import diagnosis_lines, parity_summary, window_lines
 
 _STYLES = {"identical": "green", "near-tie": "yellow", "different": "bold red"}
 

@@ -9,13 +9,13 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from trtkit.cli.command_line import command_line
 from trtkit.cli.finite_range import FiniteRange
 from trtkit.cli.output import Output, with_output
-from trtkit.cli.repeat import repeat_command
-from trtkit.evaluate.deployment import parse_target
-from trtkit.evaluate.record_choice import PromptChoice
-from trtkit.evaluate.reports.tune_html import advice_of
-from trtkit.evaluate.tune_run import DEFAULT_BUDGET_S, TuneOptions, tune_deployment
+from trtkit.evaluate.endpoints.deployment import parse_target
+from trtkit.evaluate.oracle.record_choice import PromptChoice
+from trtkit.evaluate.tune.html import advice_of
+from trtkit.evaluate.tune.run import DEFAULT_BUDGET_S, TuneOptions, tune_deployment
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _POSITIVE = click.IntRange(min=1)
@@ -53,7 +53,7 @@ def command(output: Output, target: str, **options: Any) -> None:
     """
     choice = PromptChoice(*(options.pop(key) for key in ("prompts", "limit", "max_new_tokens")))
     document = tune_deployment(
-        parse_target(target), TuneOptions(choice, **options, command=repeat_command()), on_progress=output.progress
+        parse_target(target), TuneOptions(choice, **options, command=command_line()), on_progress=output.progress
     )
     output.result(document, render(document))
 

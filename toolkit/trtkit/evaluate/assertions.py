@@ -5,15 +5,15 @@ from typing import Any
 
 from trtkit.builds import Build
 from trtkit.errors import DifferenceError
-from trtkit.evaluate.bench_run import BenchOptions, bench_deployment, refuse_regression
-from trtkit.evaluate.deployment import Target
-from trtkit.evaluate.latency_limits import LatencyLimits, refuse_slowness
-from trtkit.evaluate.parity_run import CheckOptions, check_parity
-from trtkit.evaluate.parity_shares import ParityShares, refuse_difference
-from trtkit.evaluate.record_choice import PromptChoice
+from trtkit.evaluate.bench.limits import LatencyLimits, refuse_slowness
+from trtkit.evaluate.bench.run import BenchOptions, bench_deployment, refuse_regression
+from trtkit.evaluate.bench.summary import bench_markdown
+from trtkit.evaluate.endpoints.deployment import Target
+from trtkit.evaluate.oracle.record_choice import PromptChoice
+from trtkit.evaluate.parity.run import CheckOptions, check_parity
+from trtkit.evaluate.parity.shares import ParityShares, refuse_difference
+from trtkit.evaluate.parity.summary import parity_markdown
 from trtkit.evaluate.repeat import bench_command, check_command, sampling_command
-from trtkit.evaluate.reports.bench_summary import bench_markdown
-from trtkit.evaluate.reports.markdown import parity_markdown
 
 
 def assert_parity(
@@ -45,7 +45,7 @@ def assert_sampling(build: Build, choice: PromptChoice, *, distance: float = 0.2
     Returns the document of `trtkit parity sampling --json`.
     """
     # torch takes a second to import, and the other assertions do without it.
-    from trtkit.evaluate.sampling_run import SamplingOptions, check_sampling, refuse_bias
+    from trtkit.evaluate.sampling.run import SamplingOptions, check_sampling, refuse_bias
 
     command = sampling_command(build.folder, choice, distance, seed)
     document = check_sampling(build, SamplingOptions(choice, distance=distance, seed=seed, command=command))

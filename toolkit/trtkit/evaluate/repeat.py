@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from trtkit.evaluate.bench_run import BenchOptions
-from trtkit.evaluate.parity_run import CheckOptions
-from trtkit.evaluate.record_choice import PromptChoice
+from trtkit.evaluate.bench.run import BenchOptions
+from trtkit.evaluate.oracle.record_choice import PromptChoice
+from trtkit.evaluate.parity.run import CheckOptions
 
 _BENCH_FLAGS = {
     "draft_lens": "--draft-len",

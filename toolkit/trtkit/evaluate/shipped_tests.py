@@ -8,9 +8,9 @@ import pytest
 from trtkit.builds import Build
 from trtkit.errors import InputError
 from trtkit.evaluate.assertions import assert_latency, assert_parity, assert_sampling
-from trtkit.evaluate.latency_limits import LatencyLimits
-from trtkit.evaluate.prompts import GROUPS
-from trtkit.evaluate.record_choice import PromptChoice
+from trtkit.evaluate.bench.limits import LatencyLimits
+from trtkit.evaluate.oracle.record_choice import PromptChoice
+from trtkit.evaluate.prompts.files import GROUPS
 
 
 @pytest.mark.parametrize("group", GROUPS)

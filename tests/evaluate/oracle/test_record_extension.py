@@ -1,0 +1,82 @@
+"""A build's record when a check asks for more: what stands in it is kept, however the new answers were asked for."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from deployed_tiny import deployed_tiny
+from trtkit.builds import Build
+from trtkit.errors import InputError
+from trtkit.evaluate.endpoints.deployment import Target
+from trtkit.evaluate.oracle.numerics import GivenFormats
+from trtkit.evaluate.oracle.record import ParityRecord, read_record
+from trtkit.evaluate.oracle.record_choice import (
+    PromptChoice,
+    expect_of_build,
+    expect_of_file,
+    record_build,
+    record_path,
+)
+from trtkit.evaluate.parity.run import CheckOptions, check_parity
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    return deployed_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def build(made: Build) -> Build:
+    shutil.rmtree(made.folder / "parity", ignore_errors=True)
+    return made
+
+
+@pytest.fixture
+def others(tmp_path: Path) -> Path:
+    path = tmp_path / "others.txt"
+    path.write_text("something else\n", encoding="utf-8")
+    return path
+
+
+def kept(build: Build) -> ParityRecord:
+    return read_record(record_path(build))
+
+
+def test_shorter_answers_to_other_prompts_extend_the_record(build: Build, others: Path) -> None:
+    record_build(build, PromptChoice(limit=2))
+    expected = expect_of_build(build, PromptChoice(prompts=others, max_new_tokens=4))
+    assert expected.max_new_tokens == 4
+    assert [answer.name for answer in kept(build).answers] == ["short-one-word", "others-1"]
+    assert {len(answer.token_ids) for answer in kept(build).answers} == {12}
+
+
+def test_a_record_in_another_dtype_is_extended_in_it(build: Build, others: Path) -> None:
+    record_build(build, PromptChoice(limit=2), dtype="bfloat16")
+    expect_of_build(build, PromptChoice(prompts=others))
+    assert kept(build).header.dtype == "bfloat16"
+    assert [answer.name for answer in kept(build).answers] == ["short-one-word", "others-1"]
+
+
+def test_prompts_that_were_all_left_out_are_said_so(build: Build) -> None:
+    record_build(build, PromptChoice(limit=2))
+    with pytest.raises(InputError, match="chat-tea: chat-tea is a chat"):
+        expect_of_build(build, PromptChoice(group="chat", limit=1))
+
+
+def test_a_limit_counts_the_answers_of_a_record_that_is_given(build: Build, others: Path) -> None:
+    record_build(build, PromptChoice(prompts=others))
+    record_build(build, PromptChoice(limit=1))
+    expected = expect_of_file(record_path(build), PromptChoice(limit=1), None)
+    assert [answer.name for answer in expected.answers] == ["others-1"]
+
+
+def test_a_format_given_beside_a_build_is_refused(build: Build) -> None:
+    options = CheckOptions(PromptChoice(limit=1), formats=GivenFormats(kv_dtype="fp8"), in_process=True)
+    with pytest.raises(InputError, match="leave --kv-dtype out"):
+        check_parity(Target(str(build.folder), build), options)
+
+
+def test_longer_answers_replace_the_record(build: Build) -> None:
+    record_build(build, PromptChoice(limit=1, max_new_tokens=4))
+    expect_of_build(build, PromptChoice(limit=1, max_new_tokens=8))
+    assert kept(build).header.max_new_tokens == 8

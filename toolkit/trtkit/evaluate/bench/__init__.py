@@ -1,0 +1,1 @@
+"""Latency, throughput and acceptance of a deployment under load, held against the plain target and a baseline."""

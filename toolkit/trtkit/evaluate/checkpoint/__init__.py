@@ -1,0 +1,1 @@
+"""A converted checkpoint against the original, layer by layer, without a server."""

@@ -1,0 +1,181 @@
+"""`trtkit parity checkpoint`: the converted target against the original, layer by layer. Knows the order of steps."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from trtkit import __version__
+from trtkit.builds import Build
+from trtkit.checkpoints.safetensors_header import read_header
+from trtkit.errors import DifferenceError, InputError
+from trtkit.evaluate.checkpoint.agreement import Agreement
+from trtkit.evaluate.checkpoint.drift import PointDrift, first_unexplained, judge_drift, shown
+from trtkit.evaluate.checkpoint.summary import checkpoint_junit, checkpoint_markdown
+from trtkit.evaluate.checkpoint.traces import CheckpointTracer, Trace, trace_oracle
+from trtkit.evaluate.oracle.oracle import Oracle
+from trtkit.evaluate.oracle.record_choice import PromptChoice
+from trtkit.evaluate.oracle.recording import encode_prompts
+from trtkit.evaluate.oracle.sources import unchanged_source
+from trtkit.evaluate.oracle.tolerance import Dtype, NumericProfile, loses_bits
+from trtkit.evaluate.prompts.encoding import PromptEncoder
+from trtkit.evaluate.reports.files import json_text, write_files
+from trtkit.progress import OnProgress, Progress, silent
+
+SCHEMA = "trtkit.checkpoint-parity/1"
+PROBE_DTYPE: Dtype = "bfloat16"
+
+
+@dataclass
+class _Errors:
+    """Sums of squared relative errors at each point of a trace, over all positions of all texts."""
+
+    squares: list[float] = field(default_factory=list)
+    num_positions: int = 0
+
+    def add(self, expected: Trace, got: Trace) -> None:
+        pairs = zip((*expected.stream, expected.logits), (*got.stream, got.logits), strict=True)
+        squares = [_relative_squares(one, other) for one, other in pairs]
+        self.squares = [a + b for a, b in zip(self.squares or [0.0] * len(squares), squares, strict=True)]
+        self.num_positions += len(expected.logits)
+
+    @property
+    def root_means(self) -> list[float]:
+        return [float((total / self.num_positions) ** 0.5) for total in self.squares]
+
+
+def compare_checkpoint(
+    build: Build,
+    choice: PromptChoice,
+    *,
+    role: str = "target",
+    command: str = "trtkit parity checkpoint",
+    on_progress: OnProgress = silent,
+) -> dict[str, Any]:
+    """Run the prompts through both, compare the residual stream after every part of every layer, and the logits.
+
+    command says in the report how to repeat it.
+
+    Raises CheckpointError when a checkpoint cannot be executed, InputError when no prompt fits, DifferenceError when
+    the two have not the same layers. Any other fault is not an error here (see refuse_fault).
+    """
+    folder = unchanged_source(build, role)
+    limits, model = build.config.limits, build.config.models[role]
+    encoded, skipped = encode_prompts(PromptEncoder.load(folder), choice.read(build), limits.max_input_len)
+    texts = _with_a_next_token([sent.prompt_ids for _, sent in encoded])
+    tracer = CheckpointTracer.load(build.checkpoint(role), limits.max_input_len)
+    oracle, probe = Oracle.load(folder), Oracle.load(folder, dtype=PROBE_DTYPE)
+    _refuse_missing_layers(role, tracer.config.num_layers, oracle.num_layers)
+    deployed_errors, probe_errors, agreement = _Errors(), _Errors(), Agreement()
+    for done, token_ids in enumerate(texts):
+        on_progress(Progress("layers", done, len(texts), "texts"))
+        expected, got = trace_oracle(oracle, token_ids), tracer.trace(token_ids)
+        deployed_errors.add(expected, got)
+        probe_errors.add(expected, trace_oracle(probe, token_ids))
+        agreement.add(token_ids, expected.logits, got.logits)
+    on_progress(Progress("layers", len(texts), len(texts), "texts"))
+    profile = replace(_profile(oracle, model.dtype), quantization=model.quantization)
+    probe_profile = _profile(oracle, PROBE_DTYPE)
+    drifts = judge_drift(deployed_errors.root_means, probe_errors.root_means, profile, probe_profile)
+    left_out = [{"name": entry.name, "reason": entry.reason} for entry in skipped]
+    document = {
+        **_document(drifts, agreement, _stored_names(build.checkpoint(role))),
+        "deployment": str(build.folder),
+        "command": command,
+        "role": role,
+        "dtype": profile.dtype,
+        "quantization": profile.quantization,
+        "skipped": left_out,
+        "versions": {**oracle.versions, "trtkit": __version__},
+    }
+    files = {
+        f"checkpoint-{role}.json": json_text(document),
+        f"checkpoint-{role}-junit.xml": checkpoint_junit(document),
+        f"checkpoint-{role}.md": checkpoint_markdown(document),
+    }
+    write_files(build.folder / "parity", files)
+    return document
+
+
+def refuse_fault(document: dict[str, Any]) -> None:
+    """Raise DifferenceError when an error was found that rounding does not explain."""
+    fault = document["first_fault"]
+    if fault is not None:
+        raise DifferenceError(
+            f"the converted {document['role']} leaves the original at {fault['name']}: relative error "
+            f"{shown(fault['error'])}, rounding explains {fault['tolerance']:.3g}",
+            f"look at {', '.join(fault['tensors'])}; everything before is right",
+            code="CHECKPOINT-PARITY",
+        )
+
+
+def _with_a_next_token(texts: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Those that say what follows somewhere. Raises InputError when none does."""
+    longer = [token_ids for token_ids in texts if len(token_ids) > 1]
+    if not longer:
+        raise InputError(
+            "no prompt has two tokens, and a single one says nothing of what follows",
+            "raise --limit, or give longer ones with --prompts",
+            code="PROMPTS",
+        )
+    return longer
+
+
+def _refuse_missing_layers(role: str, num_layers: int, expected: int) -> None:
+    if num_layers != expected:
+        raise DifferenceError(
+            f"the converted {role} has {num_layers} layers, the original {expected}",
+            f"look at transformer.layers.{min(num_layers, expected)}, the first that only one of them has",
+            code="CHECKPOINT-PARITY",
+        )
+
+
+def _stored_names(checkpoint: Path) -> frozenset[str]:
+    """The tensors of a converted checkpoint."""
+    files = checkpoint.glob("rank*.safetensors")
+    return frozenset(tensor.name for path in files for tensor in read_header(path))
+
+
+def _document(drifts: Sequence[PointDrift], agreement: Agreement, names: frozenset[str]) -> dict[str, Any]:
+    fault = first_unexplained(drifts)
+    oracle, deployed = map(_finite, agreement.perplexities)
+    return {
+        "schema": SCHEMA,
+        "verdict": "explained" if fault is None else "different",
+        "first_fault": None if fault is None else _point(fault, names),
+        "num_positions": agreement.num_positions,
+        "top1_agreement": agreement.top1_agreement,
+        "mean_kl": _finite(agreement.mean_kl),
+        "max_kl": _finite(agreement.kl_max),
+        "max_logit_error": _finite(agreement.max_logit_error),
+        "perplexity": {"oracle": oracle, "deployed": deployed},
+        "points": [_point(drift, names) for drift in drifts],
+    }
+
+
+def _point(drift: PointDrift, names: frozenset[str]) -> dict[str, Any]:
+    """With the tensors that lie before the point, of those that the checkpoint has."""
+    there = [tensor for tensor in drift.point.tensors if any(name.startswith(f"{tensor}.") for name in names)]
+    return {
+        "name": drift.point.name,
+        "error": _finite(drift.error),
+        "tolerance": drift.tolerance,
+        "tensors": there or list(drift.point.tensors),
+    }
+
+
+def _finite(value: float) -> float | None:
+    """JSON has neither infinities nor not-a-number."""
+    return value if math.isfinite(value) else None
+
+
+def _profile(oracle: Oracle, dtype: Dtype) -> NumericProfile:
+    return NumericProfile(dtype, oracle.num_layers, oracle.hidden_size, loses_bits(oracle.weights_dtype, dtype))
+
+
+def _relative_squares(expected: Tensor, got: Tensor) -> float:
+    """Sum over positions of |got - expected|^2 / |expected|^2.  expected, got [T, N]"""
+    return float(((got - expected).square().sum(dim=1) / expected.square().sum(dim=1)).sum())

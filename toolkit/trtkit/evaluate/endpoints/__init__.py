@@ -1,0 +1,1 @@
+"""Deployments as something that answers prompts, whatever serves them."""

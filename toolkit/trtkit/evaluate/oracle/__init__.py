@@ -1,0 +1,1 @@
+"""transformers on the original checkpoint: its answers, their record, and how far rounding may move them."""

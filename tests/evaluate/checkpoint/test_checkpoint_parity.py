@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -107,11 +108,34 @@ def test_the_command_names_the_tensors_and_exits_with_1(broken: Build) -> None:
     written = json.loads((broken.folder / "parity" / "checkpoint-target.json").read_text())
     suite = ElementTree.parse(broken.folder / "parity" / "checkpoint-target-junit.xml").find("testsuite")
     assert written["command"] == f"trtkit parity checkpoint {broken.folder}"
-    assert suite is not None and len(suite) == len(written["points"])
+    assert suite is not None and len(suite) == len(written["points"]) + len(written["skipped"])
     failed = [case.attrib["name"] for case in suite if case.find("failure") is not None]
     assert failed[0] == "layer 1 mlp" and "embedding" not in failed
+    page = (broken.folder / "parity" / "checkpoint-target.html").read_text()
+    assert "layer 1 mlp: relative error" in page and page.count("<figure>") == 3
     summary = (broken.folder / "parity" / "checkpoint-target.md").read_text()
     assert "- **layer 1 mlp: relative error" in summary and "transformer.layers.1.mlp.fc" in summary
+
+
+def test_prompts_that_were_left_out_are_in_every_report(build: Build, tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("Once upon a time\n" + "more and more " * 200 + "\n")
+    document = compare_checkpoint(build, PromptChoice(tmp_path / "prompts.txt"))
+    assert [entry["name"] for entry in document["skipped"]] == ["prompts-2"]
+    for ending in (".md", ".html", "-junit.xml"):
+        assert "prompts-2" in (build.folder / "parity" / f"checkpoint-target{ending}").read_text()
+
+
+def test_agreement_is_also_told_by_position(broken: Build, tmp_path: Path) -> None:
+    """Far positions alone are wrong, as with a rotation that is scaled beyond some length."""
+    change_checkpoint(broken, "target", rotary_base=20000.0)
+    (tmp_path / "prompts.txt").write_text("One after the other they came, and none of them knew the way.\nTwo words\n")
+    document = compare_checkpoint(broken, PromptChoice(tmp_path / "prompts.txt"))
+    stretches = document["by_position"]
+    assert stretches[0]["first"] == 0 and 2 <= len(stretches) <= 24
+    assert all(after["first"] == before["last"] + 1 for before, after in pairwise(stretches))
+    assert sum(stretch["num_positions"] for stretch in stretches) == document["num_positions"]
+    assert max(stretch["max_kl"] for stretch in stretches) == document["max_kl"]
+    assert stretches[0]["max_kl"] < stretches[-1]["max_kl"]  # the first token is rotated by nothing
 
 
 def test_weights_that_are_no_numbers_are_found_and_the_report_stays_json(broken: Build) -> None:

@@ -56,9 +56,20 @@ def test_another_temperature_is_found(scale: float, build: Build, tmp_path_facto
     assert (exit_code, document["verdict"]) == (1, "different")
     assert "total variation" in errors
     suite = ElementTree.parse(hot.folder / "parity" / "sampling-junit.xml").find("testsuite")
-    assert suite is not None and len(suite) == len(document["tests"])
+    assert suite is not None and len(suite) == len(document["tests"]) + len(document["skipped"])
     assert len(suite.findall("testcase/failure")) == sum(t["decision"] == "different" for t in document["tests"])
+    assert "reject the target&#x27;s distribution" in (hot.folder / "parity" / "sampling.html").read_text()
     assert ": different\n" in (hot.folder / "parity" / "sampling.md").read_text()
+
+
+def test_prompts_of_which_nothing_is_tested_are_listed(build: Build, tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("Once upon a time\n" + "more and more " * 200 + "\n")
+    _, document, _ = sampling(build, "--prompts", str(tmp_path / "prompts.txt"))
+    tested = {test["name"] for test in document["tests"]}
+    skipped = {entry["name"]: entry["reason"] for entry in document["skipped"]}
+    assert tested == {"prompts-1"} and "tokens, the deployment takes" in skipped["prompts-2"]
+    for name in ("sampling.md", "sampling.html", "sampling-junit.xml"):
+        assert "prompts-2" in (build.folder / "parity" / name).read_text()
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from trtkit import __version__
 from trtkit.builds import Build
 from trtkit.checkpoints.safetensors_header import read_header
 from trtkit.errors import DifferenceError, InputError
-from trtkit.evaluate.checkpoint.agreement import Agreement
+from trtkit.evaluate.checkpoint.agreement import Agreement, Stretch
 from trtkit.evaluate.checkpoint.drift import PointDrift, first_unexplained, judge_drift, shown
+from trtkit.evaluate.checkpoint.html import checkpoint_html
 from trtkit.evaluate.checkpoint.summary import checkpoint_junit, checkpoint_markdown
 from trtkit.evaluate.checkpoint.traces import CheckpointTracer, Trace, trace_oracle
 from trtkit.evaluate.oracle.oracle import Oracle
@@ -95,6 +96,7 @@ def compare_checkpoint(
         f"checkpoint-{role}.json": json_text(document),
         f"checkpoint-{role}-junit.xml": checkpoint_junit(document),
         f"checkpoint-{role}.md": checkpoint_markdown(document),
+        f"checkpoint-{role}.html": checkpoint_html(document),
     }
     write_files(build.folder / "parity", files)
     return document
@@ -146,13 +148,20 @@ def _document(drifts: Sequence[PointDrift], agreement: Agreement, names: frozens
         "schema": SCHEMA,
         "verdict": "explained" if fault is None else "different",
         "first_fault": None if fault is None else _point(fault, names),
-        "num_positions": agreement.num_positions,
-        "top1_agreement": agreement.top1_agreement,
-        "mean_kl": _finite(agreement.mean_kl),
-        "max_kl": _finite(agreement.kl_max),
+        **_kl(agreement.whole),
         "max_logit_error": _finite(agreement.max_logit_error),
         "perplexity": {"oracle": oracle, "deployed": deployed},
+        "by_position": [{"first": s.first, "last": s.last, **_kl(s)} for s in agreement.by_position()],
         "points": [_point(drift, names) for drift in drifts],
+    }
+
+
+def _kl(stretch: Stretch) -> dict[str, Any]:
+    return {
+        "num_positions": stretch.num_positions,
+        "top1_agreement": stretch.top1_agreement,
+        "mean_kl": _finite(stretch.mean_kl),
+        "max_kl": _finite(stretch.max_kl),
     }
 
 

@@ -5,8 +5,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 from trtkit.evaluate.checkpoint.drift import shown
-from trtkit.evaluate.reports.junit_file import add_case, junit_text
-from trtkit.evaluate.reports.markdown import code_span, markdown_table
+from trtkit.evaluate.reports.junit_file import add_case, add_skipped, junit_text
+from trtkit.evaluate.reports.markdown import code_span, left_out_table, markdown_table
 
 
 def checkpoint_junit(document: Mapping[str, Any]) -> str:
@@ -14,8 +14,9 @@ def checkpoint_junit(document: Mapping[str, Any]) -> str:
     name = f"trtkit parity checkpoint {document['deployment']} {document['role']}"
     suite = ElementTree.Element("testsuite", {"name": name})
     for point in document["points"]:
-        failures = [] if is_explained(point) else [_explained(point)]
+        failures = [] if is_explained(point) else [explain_point(point)]
         add_case(suite, f"checkpoint.{document['role']}", point["name"], failures, "drift")
+    add_skipped(suite, document["skipped"])
     return junit_text(suite)
 
 
@@ -24,8 +25,15 @@ def checkpoint_markdown(document: Mapping[str, Any]) -> str:
     fault = document["first_fault"]
     lines = [f"## Checkpoint parity of {document['deployment']}, {document['role']}: {document['verdict']}", ""]
     if fault is not None:
-        lines += [f"- **{fault['name']}: {_explained(fault)}; look at {', '.join(fault['tensors'])}**", ""]
-    figures = {
+        lines += [f"- **{fault['name']}: {explain_point(fault)}; look at {', '.join(fault['tensors'])}**", ""]
+    lines += [*markdown_table(("figure", "value"), list(figures_of(document).items())), ""]
+    lines += left_out_table(document["skipped"])
+    return "\n".join([*lines, f"Again: {code_span(document['command'])}", ""])
+
+
+def figures_of(document: Mapping[str, Any]) -> dict[str, str]:
+    """The figures over all positions, by their names."""
+    return {
         "positions": str(document["num_positions"]),
         "same best token": f"{document['top1_agreement']:.2%}",
         "KL, mean (nats)": shown(document["mean_kl"]),
@@ -34,8 +42,6 @@ def checkpoint_markdown(document: Mapping[str, Any]) -> str:
         "perplexity": shown(document["perplexity"]["deployed"], ".4f"),
         "original's": shown(document["perplexity"]["oracle"], ".4f"),
     }
-    lines += [*markdown_table(("figure", "value"), list(figures.items())), ""]
-    return "\n".join([*lines, f"Again: {code_span(document['command'])}", ""])
 
 
 def is_explained(point: Mapping[str, Any]) -> bool:
@@ -43,5 +49,6 @@ def is_explained(point: Mapping[str, Any]) -> bool:
     return point["error"] is not None and point["error"] <= point["tolerance"]
 
 
-def _explained(point: Mapping[str, Any]) -> str:
+def explain_point(point: Mapping[str, Any]) -> str:
+    """One line: the error at a place, and what rounding explains there."""
     return f"relative error {shown(point['error'])}, rounding explains {point['tolerance']:.3g}"

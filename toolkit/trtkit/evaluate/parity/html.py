@@ -5,7 +5,19 @@ from typing import Any
 
 from trtkit.evaluate.parity.junit import explain_case
 from trtkit.evaluate.parity.summary import diagnosis_lines, parity_summary
-from trtkit.evaluate.reports.page import COLORS, Cell, Part, bar, code, ending, heading, page, paragraph, table
+from trtkit.evaluate.reports.page import (
+    COLORS,
+    Cell,
+    Part,
+    bar,
+    code,
+    ending,
+    heading,
+    left_out,
+    page,
+    paragraph,
+    table,
+)
 
 
 def parity_html(document: Mapping[str, Any]) -> str:
@@ -24,10 +36,7 @@ def _parity_sections(document: Mapping[str, Any]) -> Iterator[str]:
         [Cell("prompt"), Cell("draft length"), Cell("condition"), Cell("tokens"), Cell("first difference")],
         _map_rows(document),
     )
-    if document["skipped"]:
-        yield heading("Left out")
-        rows = ([Cell(left_out["name"]), Cell(left_out["reason"])] for left_out in document["skipped"])
-        yield table([Cell("prompt"), Cell("why")], rows)
+    yield from left_out(document["skipped"])
     yield heading("Tolerance of a near-tie")
     yield code(document["tolerance"]["formula"])
     yield from ending(document)

@@ -5,7 +5,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from trtkit.evaluate.parity.text_answers import UNKNOWN
-from trtkit.evaluate.reports.junit_file import add_case, junit_text
+from trtkit.evaluate.reports.junit_file import add_case, add_skipped, junit_text
 
 
 def parity_junit(document: Mapping[str, Any], evidence: Sequence[str] = ()) -> str:
@@ -19,9 +19,7 @@ def parity_junit(document: Mapping[str, Any], evidence: Sequence[str] = ()) -> s
         if found["fault"] == "draft-length":  # no request has it: the answers are right
             add_case(suite, "parity", "draft-length", [found["evidence"]], "draft-length")
     add_case(suite, "parity", "shares", list(document.get("broken_shares", ())), "shares")
-    for left_out in document["skipped"]:
-        element = ElementTree.SubElement(suite, "testcase", {"classname": "skipped", "name": left_out["name"]})
-        ElementTree.SubElement(element, "skipped", {"message": left_out["reason"]})
+    add_skipped(suite, document["skipped"])
     return junit_text(suite)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trtkit.evaluate.parity.junit import explain_case
-from trtkit.evaluate.reports.markdown import code_span, markdown_table
+from trtkit.evaluate.reports.markdown import code_span, left_out_table, markdown_table
 
 
 def parity_markdown(document: Mapping[str, Any]) -> str:
@@ -24,8 +24,7 @@ def parity_markdown(document: Mapping[str, Any]) -> str:
             *markdown_table(("prompt", "draft length", "condition", "verdict", "first difference"), differences),
             "",
         ]
-    if document["skipped"]:
-        lines += [*markdown_table(("left out", "why"), ((s["name"], s["reason"]) for s in document["skipped"])), ""]
+    lines += left_out_table(document["skipped"])
     lines += [f"Tolerance: `{document['tolerance']['formula']}`", "", f"Again: {code_span(document['command'])}", ""]
     return "\n".join(lines)
 

@@ -1,6 +1,7 @@
 """The text of a JUnit file, whatever its cases are. Knows XML and the counts that CI systems read."""
 
 import re
+from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree
 
 # What XML 1.0 cannot hold, not even escaped.
@@ -26,6 +27,13 @@ def add_case(suite: ElementTree.Element, group: str, name: str, failures: list[s
     case = ElementTree.SubElement(suite, "testcase", {"classname": group, "name": name})
     if failures:
         ElementTree.SubElement(case, "failure", {"message": failures[0], "type": kind}).text = "\n".join(failures)
+
+
+def add_skipped(suite: ElementTree.Element, skipped: Sequence[Mapping[str, str]]) -> None:
+    """A skipped case for each prompt that was not asked."""
+    for entry in skipped:
+        case = ElementTree.SubElement(suite, "testcase", {"classname": "skipped", "name": entry["name"]})
+        ElementTree.SubElement(case, "skipped", {"message": entry["reason"]})
 
 
 def _allowed(text: str) -> str:

@@ -1,13 +1,20 @@
 """Tables and code in Markdown, for the summary page of a CI job. Knows no document."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """The lines of a table; what a cell says stays in it, and is no markup."""
     cells = ([_cell(str(value)) for value in row] for row in rows)
     return [_row(head), _row(["---"] * len(head)), *(_row(row) for row in cells)]
+
+
+def left_out_table(skipped: Sequence[Mapping[str, str]]) -> list[str]:
+    """The prompts that were not asked, and why; no line where all were."""
+    if not skipped:
+        return []
+    return [*markdown_table(("left out", "why"), ((entry["name"], entry["reason"]) for entry in skipped)), ""]
 
 
 def code_span(text: str) -> str:

@@ -80,6 +80,14 @@ def bar(parts: Sequence[Part], full: float, label: str, width: int = 240) -> str
     )
 
 
+def left_out(skipped: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """The prompts that were not asked, and why; nothing where all were."""
+    if skipped:
+        yield heading("Left out")
+        rows = ([Cell(entry["name"]), Cell(entry["reason"])] for entry in skipped)
+        yield table([Cell("prompt"), Cell("why")], rows)
+
+
 def ending(document: Mapping[str, Any]) -> Iterator[str]:
     """How to make the page again, and with which versions it was made."""
     yield heading("Again")

@@ -1,7 +1,7 @@
 """`trtkit parity sampling`: do a deployment's samples follow the target's distribution? Knows the order of steps."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from trtkit.evaluate.endpoints.deployment import Target, open_endpoint
 from trtkit.evaluate.endpoints.endpoint import Endpoint, EndpointRequest
 from trtkit.evaluate.endpoints.workers import workers
 from trtkit.evaluate.oracle.oracle import Oracle
+from trtkit.evaluate.oracle.record import SkippedPrompt
 from trtkit.evaluate.oracle.record_choice import PromptChoice, comparable_input_len
 from trtkit.evaluate.oracle.recording import encode_prompts
 from trtkit.evaluate.oracle.sources import unchanged_source
@@ -23,6 +24,7 @@ from trtkit.evaluate.prompts.encoding import PromptEncoder
 from trtkit.evaluate.reports.files import json_text, write_files
 from trtkit.evaluate.sampling.distribution import POWER
 from trtkit.evaluate.sampling.draws import Pair, PositionTest, Probabilities, Source, draw, sample_and_test
+from trtkit.evaluate.sampling.html import sampling_html
 from trtkit.evaluate.sampling.sequential import LEAST_ALPHA, Design, make_design
 from trtkit.evaluate.sampling.summary import sampling_junit, sampling_markdown
 from trtkit.progress import OnProgress, Progress, silent
@@ -30,6 +32,7 @@ from trtkit.progress import OnProgress, Progress, silent
 SCHEMA = "trtkit.sampling-parity/2"
 _POSITIONS = 2
 _ALL_BUT_CERTAIN = 0.98
+_UNTESTED = "one token is all but certain, or each is rarer than a few of these samples"
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def check_sampling(build: Build, options: SamplingOptions, on_progress: OnProgre
     Raises ServerError when the deployment fails, InputError when nothing can be tested; a difference is not an error
     here (see refuse_bias).
     """
-    sources = list(_sources(build, options))
+    sources, skipped = _sources(build, options)
     seeds = np.random.default_rng(options.seed)
     alpha = options.alpha / (_POSITIONS * len(sources))
     _refuse_small(alpha, options, _POSITIONS * len(sources))
@@ -78,15 +81,16 @@ def check_sampling(build: Build, options: SamplingOptions, on_progress: OnProgre
         on_progress(Progress("sampling", len(sources), len(sources), "runs"))
     if not any(one.tests for one in sampled):
         raise InputError(
-            "no position can be tested: one token is all but certain, or each is rarer than a few of these samples",
+            f"no position can be tested: {_UNTESTED}",
             "give other prompts, another --temperature, or more --samples",
             code="SAMPLING-UNTESTED",
         )
-    document = _document(build, options, sampled)
+    document = _document(build, options, sampled, skipped)
     texts = {
         "sampling.json": json_text(document),
         "sampling-junit.xml": sampling_junit(document),
         "sampling.md": sampling_markdown(document),
+        "sampling.html": sampling_html(document),
     }
     write_files(build.folder / "parity", texts)
     return document
@@ -117,14 +121,16 @@ def refuse_bias(document: dict[str, Any]) -> None:
         )
 
 
-def _sources(build: Build, options: SamplingOptions) -> Iterator[Source]:
+def _sources(build: Build, options: SamplingOptions) -> tuple[list[Source], list[SkippedPrompt]]:
+    """Every prompt at every draft length, and the prompts that cannot be asked."""
     folder = unchanged_source(build, "target")
     end_ids = read_stop_ids(folder)[0]
     oracle = Oracle.load(folder)
     prompts = options.choice.read(build)
     draft_lens = tuple(dict.fromkeys(options.draft_lens or (0, build.config.max_draft_len)))
     longest = comparable_input_len(build, max(1, *draft_lens) + 2)
-    encoded, _ = encode_prompts(PromptEncoder.load(folder), prompts, longest)
+    encoded, skipped = encode_prompts(PromptEncoder.load(folder), prompts, longest)
+    sources = []
     for prompt, sent in encoded:
         first = _probabilities(oracle, sent.prompt_ids, options.temperature, end_ids)
         head = max((token for token in first if token not in end_ids), key=first.__getitem__)
@@ -133,7 +139,8 @@ def _sources(build: Build, options: SamplingOptions) -> Iterator[Source]:
             request = EndpointRequest(
                 sent.text, max(draft_len, 1) + 2, draft_len, stream=False, temperature=options.temperature
             )
-            yield Source(prompt.name, request, first, head, second, end_ids)
+            sources.append(Source(prompt.name, request, first, head, second, end_ids))
+    return sources, skipped
 
 
 def _sample(endpoint: Endpoint, source: Source, design: Design, options: SamplingOptions, concurrency: int) -> _Sampled:
@@ -165,7 +172,16 @@ def _same_draws(sampled: Sequence[_Sampled]) -> float | None:
     return sum(same) / len(same) if same else None
 
 
-def _document(build: Build, options: SamplingOptions, sampled: Sequence[_Sampled]) -> dict[str, Any]:
+def _untested(sampled: Sequence[_Sampled]) -> list[dict[str, str]]:
+    """The prompts that were asked, and whose answers say nothing about the distribution."""
+    tested = {test.name for one in sampled for test in one.tests}
+    names = dict.fromkeys(one.source.name for one in sampled)
+    return [{"name": name, "reason": _UNTESTED} for name in names if name not in tested]
+
+
+def _document(
+    build: Build, options: SamplingOptions, sampled: Sequence[_Sampled], skipped: Sequence[SkippedPrompt]
+) -> dict[str, Any]:
     tests = [test for one in sampled for test in one.tests]
     return {
         "schema": SCHEMA,
@@ -181,5 +197,6 @@ def _document(build: Build, options: SamplingOptions, sampled: Sequence[_Sampled
         "most_samples": sum(one.design.looks[-1] for one in sampled),
         "same_draws": _same_draws(sampled),
         "tests": [asdict(test) for test in tests],
+        "skipped": [{"name": entry.name, "reason": entry.reason} for entry in skipped] + _untested(sampled),
         "versions": {"trtkit": __version__, **build.manifest["versions"]},
     }

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 from xml.etree import ElementTree
 
-from trtkit.evaluate.reports.junit_file import add_case, junit_text
-from trtkit.evaluate.reports.markdown import code_span, markdown_table
+from trtkit.evaluate.reports.junit_file import add_case, add_skipped, junit_text
+from trtkit.evaluate.reports.markdown import code_span, left_out_table, markdown_table
 
 
 def sampling_junit(document: Mapping[str, Any]) -> str:
@@ -15,6 +15,7 @@ def sampling_junit(document: Mapping[str, Any]) -> str:
         name = f"{test['name']} draft_len={test['draft_len']} token={test['position']}"
         failures = [_explained(test)] if test["decision"] == "different" else []
         add_case(suite, "sampling", name, failures, "distribution")
+    add_skipped(suite, document["skipped"])
     return junit_text(suite)
 
 
@@ -31,8 +32,14 @@ def sampling_markdown(document: Mapping[str, Any]) -> str:
         )
         for test in document["tests"]
     ]
-    title = f"## Sampling parity of {document['deployment']}: {document['verdict']}"
-    return "\n".join([title, "", *markdown_table(head, rows), "", f"Again: {code_span(document['command'])}", ""])
+    lines = [
+        f"## Sampling parity of {document['deployment']}: {document['verdict']}",
+        "",
+        *markdown_table(head, rows),
+        "",
+    ]
+    lines += left_out_table(document["skipped"])
+    return "\n".join([*lines, f"Again: {code_span(document['command'])}", ""])
 
 
 def _explained(test: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ from hostile_servers import (
 )
 from parity_samples import answer, header, step
 from trtkit.cli.main import cli
+from trtkit.evaluate.endpoints import patience
 from trtkit.evaluate.oracle.record import ParityRecord, write_record
 
 STARTED_S = 60
@@ -141,6 +142,49 @@ def test_a_check_of_a_server_that_hangs_can_be_interrupted(protocol: str, number
             process.kill()
             process.wait()
     assert process.returncode == (130 if number == signal.SIGINT else 143), said
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "LONGEST_SILENCE_S", 1.0)
+
+
+def says_a_word_and_hangs(handler: Any) -> None:
+    handler.event({"choices": [{"text": "a"}]})
+    hangs(handler)
+
+
+SILENT = {
+    "grpc": lambda: kserve_server(None),
+    "llmapi": lambda: kserve_server(None, "tensorrt_llm"),
+    "openai": lambda: openai_server(hangs),
+    "openai, after a word": lambda: openai_server(says_a_word_and_hangs),
+}
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("protocol", SILENT)
+def test_a_check_of_a_server_that_falls_silent_ends(protocol: str, record: Path) -> None:
+    with SILENT[protocol]() as url:
+        result = check(url, record)
+    assert_is_said(result, "SERVER-SILENT: the server took a request, and then nothing came for 1 s")
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("bench", "--draft-len", "1", "--concurrency", "2"),
+        ("bench", "--rate", "100"),
+        ("tune", "--draft-len", "1", "--concurrency", "1"),
+    ],
+    ids=" ".join,
+)
+def test_a_load_on_a_server_that_never_answers_ends(command: tuple[str, ...], tmp_path: Path) -> None:
+    name, *options = command
+    with kserve_server(None) as url:
+        result = CliRunner().invoke(cli, [name, url, *options, "--no-plot", "--out", str(tmp_path)])
+    assert_is_said(result, "SERVER-SILENT")
 
 
 def wait_until_it_asks(process: subprocess.Popen[str]) -> None:

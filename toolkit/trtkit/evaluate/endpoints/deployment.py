@@ -12,6 +12,7 @@ from trtkit.client.openai_client import OpenAiClient
 from trtkit.errors import InputError
 from trtkit.evaluate.endpoints.endpoint import Endpoint
 from trtkit.evaluate.endpoints.foreign import LlmApiEndpoint, OpenAiEndpoint
+from trtkit.evaluate.endpoints.patience import LONGEST_SILENCE_S, Patience, PatientEndpoint
 from trtkit.evaluate.endpoints.triton import TritonEndpoint
 from trtkit.progress import OnProgress, silent
 from trtkit.server.connection import open_server
@@ -20,6 +21,7 @@ from trtkit.serving.kserve import Connection
 
 _SCHEME = "grpc://"
 _TIMEOUT_S = 10.0
+_SOCKET_TIMEOUT_S = 2 * LONGEST_SILENCE_S  # patience ends before
 _LARGEST_PORT = 65535
 _FORMS = "write grpc://host:port for Triton, or http://host:port/v1 for an OpenAI-compatible server"
 
@@ -74,9 +76,19 @@ def refuse_drafts_without_draft(target: Target, draft_lens: Sequence[int]) -> No
 
 @contextmanager
 def open_endpoint(target: Target, clock_ns: Callable[[], int], on_progress: OnProgress = silent) -> Iterator[Endpoint]:
-    """The endpoint of a target, ready to answer; see open_address. Raises ServerError when its model is not there."""
+    """The endpoint of a target, ready to answer; see open_address. Raises ServerError when its model is not there; the
+    endpoint does when nothing comes any more."""
+    patience = Patience(clock_ns)
+    with _connected(target, patience.now_ns, on_progress) as endpoint, patience.limited(endpoint.close):
+        yield PatientEndpoint(endpoint, patience)
+
+
+@contextmanager
+def _connected(
+    target: Target, clock_ns: Callable[[], int], on_progress: OnProgress
+) -> Iterator[OpenAiEndpoint | LlmApiEndpoint | TritonEndpoint]:
     if target.openai_url is not None:
-        with OpenAiEndpoint(OpenAiClient(target.openai_url), clock_ns) as completions:
+        with OpenAiEndpoint(OpenAiClient(target.openai_url, timeout_s=_SOCKET_TIMEOUT_S), clock_ns) as completions:
             yield completions
         return
     with open_address(target, on_progress) as address:

@@ -25,6 +25,10 @@ class LlmApiEndpoint:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the connection up; answers under way end with a ServerError."""
         self._client.close()
 
     def generate(self, request: EndpointRequest) -> Generation:
@@ -53,6 +57,10 @@ class OpenAiEndpoint:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the connection up; answers under way end with a ServerError."""
         self._client.close()
 
     def generate(self, request: EndpointRequest) -> Generation:

@@ -22,6 +22,10 @@ class TritonEndpoint:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the connection up; answers under way end with a ServerError."""
         self._client.close()
 
     def generate(self, request: EndpointRequest) -> Generation:

@@ -167,7 +167,7 @@ def test_no_prompt_is_asked_twice(llama: Path, tmp_path: Path) -> None:
             return super().answer(prompt_ids, max_new_tokens, end_ids, rolling)
 
     watched = Watched(oracle.model, oracle.dtype, oracle.weights_dtype)
-    both = make_record(watched, encoder, request(llama, TWO), tmp_path / "record.json")
+    both = make_record(watched, encoder, request(llama, TWO, standing=first), tmp_path / "record.json")
     assert asked == ["asked"]
     assert both.answers_to([ONE.key, TWO.key])[0] == first.answers[0]
 
@@ -189,17 +189,18 @@ def test_an_interrupted_recording_keeps_its_answers(llama: Path, tmp_path: Path)
 
 def test_other_settings_make_a_new_record(llama: Path, tmp_path: Path) -> None:
     oracle, encoder = Oracle.load(llama), PromptEncoder.load(llama)
-    make_record(oracle, encoder, request(llama, ONE), tmp_path / "record.json")
-    longer = make_record(oracle, encoder, request(llama, TWO, max_new_tokens=6), tmp_path / "record.json")
+    first = make_record(oracle, encoder, request(llama, ONE), tmp_path / "record.json")
+    other = request(llama, TWO, max_new_tokens=6, standing=first)
+    longer = make_record(oracle, encoder, other, tmp_path / "record.json")
     assert [answer.name for answer in longer.answers] == ["two"]
 
 
 def test_an_edited_prompt_takes_the_place_of_the_old_one_of_its_name(llama: Path, tmp_path: Path) -> None:
     oracle, encoder = Oracle.load(llama), PromptEncoder.load(llama)
     path = tmp_path / "record.json"
-    make_record(oracle, encoder, request(llama, ONE, TWO, CHAT), path)
+    first = make_record(oracle, encoder, request(llama, ONE, TWO, CHAT), path)
     edited = [Prompt("one", "short", text="another one"), Prompt("chat", "chat", text="no chat any more")]
-    record = make_record(oracle, encoder, request(llama, *edited, max_input_len=None), path)
+    record = make_record(oracle, encoder, request(llama, *edited, max_input_len=None, standing=first), path)
     assert sorted((answer.name, answer.text) for answer in record.answers) == [
         ("chat", "no chat any more"),
         ("one", "another one"),
@@ -211,8 +212,9 @@ def test_an_edited_prompt_takes_the_place_of_the_old_one_of_its_name(llama: Path
 def test_a_prompt_that_is_answered_now_is_no_longer_left_out(llama: Path, tmp_path: Path) -> None:
     oracle, encoder = Oracle.load(llama), PromptEncoder.load(llama)
     path = tmp_path / "record.json"
-    assert make_record(oracle, encoder, request(llama, ONE, LONG), path).skipped
-    assert make_record(oracle, encoder, request(llama, LONG, max_input_len=50), path).skipped == ()
+    first = make_record(oracle, encoder, request(llama, ONE, LONG), path)
+    again = request(llama, LONG, max_input_len=50, standing=first)
+    assert first.skipped and make_record(oracle, encoder, again, path).skipped == ()
 
 
 def test_logits_that_are_no_numbers_are_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deployed_tiny import deployed_tiny
@@ -55,6 +56,32 @@ def test_a_record_in_another_dtype_is_extended_in_it(build: Build, others: Path)
     expect_of_build(build, PromptChoice(prompts=others))
     assert kept(build).header.dtype == "bfloat16"
     assert [answer.name for answer in kept(build).answers] == ["short-one-word", "others-1"]
+
+
+def test_a_record_is_read_once_however_it_is_extended(
+    build: Build, others: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_build(build, PromptChoice(limit=1))
+    read: list[Path] = []
+    read_text = Path.read_text
+
+    def watched(path: Path, *arguments: Any, **named: Any) -> str:
+        read.append(path)
+        return read_text(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, "read_text", watched)
+    expect_of_build(build, PromptChoice(limit=1))
+    expect_of_build(build, PromptChoice(prompts=others, max_new_tokens=4))
+    assert read.count(record_path(build)) == 2
+
+
+def test_a_damaged_record_stops_a_check_and_is_replaced_by_a_recording(build: Build) -> None:
+    record_path(build).parent.mkdir()
+    record_path(build).write_text("{")
+    with pytest.raises(InputError, match="not a parity record"):
+        expect_of_build(build, PromptChoice(limit=1))
+    record_build(build, PromptChoice(limit=1))
+    assert [answer.name for answer in kept(build).answers] == ["short-one-word"]
 
 
 def test_prompts_that_were_all_left_out_are_said_so(build: Build) -> None:

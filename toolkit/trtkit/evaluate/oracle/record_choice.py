@@ -72,6 +72,30 @@ def record_build(
 ) -> ParityRecord:
     """Ask the oracle on the build's original target checkpoint; answers that are recorded already are kept, and where
     those are longer than what is asked for, the new ones are made as long."""
+    try:
+        standing = _read_standing(build)
+    except InputError:  # damaged, or of another version: it is replaced
+        standing = None
+    return _extended(build, choice, standing, _OracleSetup(dtype, device, batch_size), on_progress)
+
+
+@dataclass(frozen=True)
+class _OracleSetup:
+    """How the oracle is run."""
+
+    dtype: Dtype
+    device: str = "cpu"
+    batch_size: int = 1
+
+
+def _extended(
+    build: Build,
+    choice: PromptChoice,
+    standing: ParityRecord | None,
+    setup: _OracleSetup,
+    on_progress: OnProgress,
+) -> ParityRecord:
+    """The build's record with the answers that are asked for, written."""
     require_oracle_libraries()
     # They take seconds to import; a check with a complete record needs neither.
     from trtkit.evaluate.oracle.oracle import Oracle
@@ -79,7 +103,9 @@ def record_build(
     from trtkit.evaluate.prompts.encoding import PromptEncoder
 
     folder = unchanged_source(build, "target")
-    length = max(choice.length(build), _standing_length(build, dtype))
+    length = choice.length(build)
+    if standing is not None and _is_about(standing, build) and standing.header.dtype == setup.dtype:
+        length = max(length, standing.header.max_new_tokens)
     request = RecordRequest(
         checkpoint=build.config.target.checkpoint,
         folder=folder,
@@ -88,11 +114,13 @@ def record_build(
         end_ids=read_stop_ids(folder)[0],
         max_new_tokens=length,
         max_input_len=_longest_prompt(build, length),
-        batch_size=batch_size,
+        batch_size=setup.batch_size,
         formats=formats_of(build),
         rolling=rolling_rule(build),
+        standing=standing,
     )
-    oracle = Oracle.load(folder, dtype=dtype, device=device, quantization=oracle_quantization(formats_of(build)))
+    quantization = oracle_quantization(formats_of(build))
+    oracle = Oracle.load(folder, dtype=setup.dtype, device=setup.device, quantization=quantization)
     return make_record(oracle, PromptEncoder.load(folder), request, record_path(build), on_progress)
 
 
@@ -123,11 +151,12 @@ def comparable_input_len(build: Build, max_new_tokens: int) -> int:
 def expect_of_build(build: Build, choice: PromptChoice, on_progress: OnProgress = silent) -> Expectation:
     """The build's own record, made or extended where it does not hold what is asked for."""
     prompts, max_new_tokens = choice.read(build), choice.length(build)
-    record = _standing_record(build)
+    standing = _read_standing(build)
+    record = standing if standing is not None and _is_about(standing, build) else None
     if record is None or not _holds(record, prompts, max_new_tokens):
         # An oracle of another dtype would replace what is recorded.
-        dtype = record.header.dtype if record is not None else "float32"
-        record = record_build(build, choice, dtype=dtype, on_progress=on_progress)
+        setup = _OracleSetup(record.header.dtype if record is not None else "float32")
+        record = _extended(build, choice, standing, setup, on_progress)
     return _expectation(record, prompts, max_new_tokens)
 
 
@@ -179,26 +208,20 @@ def _expectation(record: ParityRecord, prompts: list[Prompt] | None, max_new_tok
     return Expectation(record, answers, frozenset(keys), max_new_tokens)
 
 
-def _standing_record(build: Build) -> ParityRecord | None:
-    """The build's record, if it is about this checkpoint in these formats."""
-    if not record_path(build).is_file():
-        return None
-    record = read_record(record_path(build))
-    return record if record.header.digest == _digest(build) and record.formats == formats_of(build) else None
+def _read_standing(build: Build) -> ParityRecord | None:
+    """The record that lies in the build, whatever it is about."""
+    path = record_path(build)
+    return read_record(path) if path.is_file() else None
+
+
+def _is_about(record: ParityRecord, build: Build) -> bool:
+    """Whether it is about this checkpoint in these formats."""
+    return record.header.digest == _digest(build) and record.formats == formats_of(build)
 
 
 def _holds(record: ParityRecord, prompts: list[Prompt], max_new_tokens: int) -> bool:
     """Whether these prompts are recorded, and answers at least as long."""
     return record.header.max_new_tokens >= max_new_tokens and record.covers(prompt.key for prompt in prompts)
-
-
-def _standing_length(build: Build, dtype: Dtype) -> int:
-    """How long the answers of the build's record are; 0 where there is none that another recording goes on with."""
-    try:
-        record = _standing_record(build)
-    except InputError:  # damaged, or of another version: it is replaced
-        return 0
-    return record.header.max_new_tokens if record is not None and record.header.dtype == dtype else 0
 
 
 def _digest(build: Build) -> str:

@@ -16,7 +16,6 @@ from trtkit.evaluate.oracle.record import (
     RecordJournal,
     ServedFormats,
     SkippedPrompt,
-    read_record,
     write_record,
 )
 from trtkit.evaluate.oracle.rolling import RollingRule
@@ -33,7 +32,8 @@ class RecordRequest:
 
     max_input_len is the longest prompt that the deployment takes. batch_size prompts are asked at once; 1 is exact,
     more is faster on a GPU and pads (oracle_batch.py). formats are the deployment's: what they explain is measured.
-    rolling: tokens are dropped by this rule, and such answers are asked for one at a time.
+    rolling: tokens are dropped by this rule, and such answers are asked for one at a time. standing: an earlier record,
+    which is gone on with where it has the same header.
     """
 
     checkpoint: str
@@ -46,13 +46,14 @@ class RecordRequest:
     batch_size: int = 1
     formats: ServedFormats = field(default_factory=ServedFormats)
     rolling: RollingRule | None = None
+    standing: ParityRecord | None = None
 
 
 def make_record(
     oracle: Oracle, encoder: PromptEncoder, request: RecordRequest, path: Path, on_progress: OnProgress = silent
 ) -> ParityRecord:
-    """Add the oracle's answers to the record at `path`; a record with another header is replaced. What was recorded
-    for another prompt of the same name goes: the file it came from was edited.
+    """Write the oracle's answers to `path`, with those of the standing record. What was recorded for another prompt of
+    the same name goes: the file it came from was edited.
 
     Prompts the checkpoint cannot take (chat without a template, too long) are left out and listed. Raises InputError
     when nothing is left, BuildError when the disk is full.
@@ -60,7 +61,9 @@ def make_record(
     header = _header(oracle, request)
     encoded, skipped = encode_prompts(encoder, request.prompts, request.max_input_len)
     journal = RecordJournal(path, header)
-    standing = _standing_record(path, header)
+    standing = request.standing
+    if standing is None or standing.header != header:
+        standing = ParityRecord(header, ())
     known = {answer.prompt_key: answer for answer in standing.answers} | journal.answers
     known = {key: answer for key, answer in known.items() if _is_current(answer.name, key, request.prompts)}
     missing = [(prompt, sent) for prompt, sent in encoded if prompt.key not in known]
@@ -140,15 +143,6 @@ def _refuse_long(prompt: Prompt, sent: EncodedPrompt, max_input_len: int | None)
             f"{prompt.name} has {len(sent.prompt_ids)} tokens, the deployment takes {max_input_len}",
             "shorten it, or build with a larger limits.max_input_len",
         )
-
-
-def _standing_record(path: Path, header: RecordHeader) -> ParityRecord:
-    """The earlier record, if it has the same header; else an empty one."""
-    try:
-        record = read_record(path)
-    except InputError:
-        return ParityRecord(header, ())
-    return record if record.header == header else ParityRecord(header, ())
 
 
 def _ask(

@@ -40,7 +40,11 @@ class Limits:
     unused: tuple[str, ...]
 
     def kv_scales(self, kind: Format) -> dict[int, float]:
-        """Layer -> the scale that its keys and values share in a cache of that format."""
+        """Layer -> the scale that its keys and values share in a cache of that format. None for INT4, which has steps
+        of each token's own.
+        """
+        if kind == "int4":
+            return {}
         return {layer: scale_of(max(limit, self.values[layer]), kind) for layer, limit in self.keys.items()}
 
 

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from trtkit.calibration.number_formats import LARGEST, Format
-from trtkit.calibration.records import KEPT, KEYS, VALUES
+from trtkit.calibration.records import INT4_CACHE, KEPT, KEYS, VALUES
 from trtkit.calibration.skeleton import FilledLayer
 from trtkit.calibration.statistics import TensorStatistics
+from trtkit.reference.kv_cache.formats import Int4
+from trtkit.reference.kv_cache.options import INT4_GROUP
 
 CACHE_FORMATS: tuple[Format, ...] = ("fp8", "int8", "int4")
 INPUT_FORMATS: tuple[Format, ...] = ("fp8", "int8")
@@ -32,13 +34,16 @@ def measure_layer(
     linears = filled.linears()
     for heard in dict.fromkeys(aliases.values()):
         weights = [weight_of(linears[name]) for name, other in aliases.items() if other == heard]
-        errors[heard] = input_errors(torch.from_numpy(statistics[heard].rows), torch.cat(weights))
+        rows, amax = statistics[heard].rows, statistics[heard].record().channel_amax
+        errors[heard] = input_errors(torch.from_numpy(rows), torch.cat(weights), torch.from_numpy(amax))
     return errors
 
 
 def cache_errors(statistics: TensorStatistics, shared_amax: float) -> dict[str, float]:
     """T tokens, H heads, D head_dim. Granularities of the scale: shared (one for keys and values), tensor, head,
-    channel, token (one per token and head), and for FP8 unit (1.0). KEPT is the cache in 16 bits."""
+    channel, token (one per token and head), and for FP8 unit (1.0). KEPT is the cache in 16 bits, INT4_CACHE the
+    engine's own, where it has one for such heads.
+    """
     record = statistics.record()
     rows = torch.from_numpy(statistics.rows).view(len(statistics.rows), record.num_heads, -1)
     amax = torch.from_numpy(record.channel_amax).view(record.num_heads, -1)
@@ -55,13 +60,27 @@ def cache_errors(statistics: TensorStatistics, shared_amax: float) -> dict[str, 
         for kind in CACHE_FORMATS
         for name, limit in limits.items()
     }
-    unit = quantized(rows, torch.tensor(LARGEST["fp8"]), "fp8")
-    others = {"fp8/unit": unit, KEPT: rows.bfloat16().float()}
+    others = {"fp8/unit": quantized(rows, torch.tensor(LARGEST["fp8"]), "fp8"), KEPT: rows.bfloat16().float()}
+    if takes_int4_cache(rows.shape[2]):
+        others[INT4_CACHE] = _through_int4_cache(rows)
     return errors | {name: _ratio(rms(there - rows), signal) for name, there in others.items()}
 
 
-def input_errors(rows: Tensor, weight: Tensor) -> dict[str, float]:
+def takes_int4_cache(head_dim: int) -> bool:
+    """Whether the engine has an INT4 cache for such heads: groups of channels fill them."""
+    return head_dim % min(INT4_GROUP, head_dim) == 0
+
+
+def _through_int4_cache(rows: Tensor) -> Tensor:
+    """[T, H, D] as it comes back."""
+    cache = Int4(rows.shape[1], rows.shape[2], torch.float32)
+    return cache.decode(0, cache.encode(0, torch.stack([rows, rows], 1).flatten(1)))[:, 0]
+
+
+def input_errors(rows: Tensor, weight: Tensor, channel_amax: Tensor) -> dict[str, float]:
     """T tokens, I inputs, O outputs: rows [T, I], weight [O, I]. The weight is kept exact but for `smooth`.
+
+    channel_amax [I] is over all that was measured: scales come from it, also where its token is not among the rows.
 
     Granularities of the input's scale: tensor, token, channel (which no GEMM can do, but shows what is possible), and
     smooth: SmoothQuant (Xiao et al. 2023), inputs divided and weights multiplied by max|x|^a / max|w|^(1-a). KEPT is
@@ -70,17 +89,17 @@ def input_errors(rows: Tensor, weight: Tensor) -> dict[str, float]:
     weight = weight[:: max(1, len(weight) // _MEASURED_OUTPUTS)].float()
     exact = rows @ weight.T
     limits = {
-        "tensor": rows.abs().max(),
+        "tensor": channel_amax.max(),
         "token": rows.abs().amax(1, keepdim=True),
-        "channel": rows.abs().amax(0, keepdim=True),
+        "channel": channel_amax,
     }
     errors = {KEPT: output_noise(rows.bfloat16().float() @ weight.T, exact)}
     for kind in INPUT_FORMATS:
         for name, limit in limits.items():
             errors[f"{kind}/{name}"] = output_noise(quantized(rows, limit, kind) @ weight.T, exact)
-        smoothing = smoothing_factors(rows, weight)
-        smooth_rows, smooth_weight = rows / smoothing, weight * smoothing
-        product = quantized(smooth_rows, smooth_rows.abs().max(), kind) @ _per_output(smooth_weight, kind).T
+        smoothing = smoothing_factors(channel_amax, weight)
+        smooth_limit = (channel_amax / smoothing).max()
+        product = quantized(rows / smoothing, smooth_limit, kind) @ _per_output(weight * smoothing, kind).T
         errors[f"{kind}/smooth"] = output_noise(product, exact)
     return errors
 
@@ -91,11 +110,11 @@ def output_noise(product: Tensor, exact: Tensor) -> float:
     return rms((noise / signal)[signal > 0]) if bool((signal > 0).any()) else 0.0
 
 
-def smoothing_factors(rows: Tensor, weight: Tensor) -> Tensor:
+def smoothing_factors(channel_amax: Tensor, weight: Tensor) -> Tensor:
     """What SmoothQuant divides each input channel by: [I]; 1 where the channel or its weights are all zero."""
-    inputs, weights = rows.abs().amax(0), weight.float().abs().amax(0)
-    factors = inputs.pow(SMOOTHING) / weights.pow(1 - SMOOTHING)
-    return torch.where((inputs > 0) & (weights > 0), factors, torch.ones(()))
+    weights = weight.float().abs().amax(0)
+    factors = channel_amax.pow(SMOOTHING) / weights.pow(1 - SMOOTHING)
+    return torch.where((channel_amax > 0) & (weights > 0), factors, torch.ones(()))
 
 
 def quantized(x: Tensor, limit: Tensor, kind: Format) -> Tensor:

@@ -8,6 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from trtkit.calibration.number_formats import Format
 from trtkit.calibration.outliers import NOISE_LIMIT, LayerOutliers
 from trtkit.calibration.picture import write_picture
 
@@ -15,13 +16,14 @@ Grid = NDArray[np.float64]
 _BRIGHT_RATIO = 4.0  # log2: one number in a thousand takes four bits from the others
 
 
-def draw_heat_map(layers: Sequence[LayerOutliers], path: Path) -> None:
+def draw_heat_map(layers: Sequence[LayerOutliers], cache: Format, path: Path) -> None:
     """Write a PNG."""
-    write_picture(heat_map_figure(layers), path)
+    write_picture(heat_map_figure(layers, cache), path)
 
 
-def heat_map_figure(layers: Sequence[LayerOutliers]) -> Figure:
-    """On the left how far the largest value stands above the rest, on the right the noise FP8 adds.
+def heat_map_figure(layers: Sequence[LayerOutliers], cache: Format) -> Figure:
+    """On the left how far the largest value stands above the rest, on the right the noise that is added: by a cache of
+    that format to keys and values, by FP8 to linear inputs.
 
     The colours begin at 0 and reach at least to what needs advice, so that a model without outliers looks dark.
     """
@@ -31,7 +33,7 @@ def heat_map_figure(layers: Sequence[LayerOutliers]) -> Figure:
     left, right = figure.subplots(1, 2, sharey=True)
     for axes, grid, bright, title in (
         (left, np.log2(ratio_grid(layers, kinds)), _BRIGHT_RATIO, "log2(amax / 99.9th percentile)"),
-        (right, 100 * noise_grid(layers, kinds), 100 * NOISE_LIMIT, "noise of FP8 with one scale, %"),
+        (right, 100 * noise_grid(layers, kinds), 100 * NOISE_LIMIT, _noise_title(cache)),
     ):
         image = axes.imshow(grid, aspect="auto", cmap="magma", vmin=0, vmax=max(bright, float(grid.max())))
         axes.set_title(title, fontsize=9)
@@ -39,6 +41,11 @@ def heat_map_figure(layers: Sequence[LayerOutliers]) -> Figure:
         figure.colorbar(image, ax=axes)
     left.set_ylabel("layer")
     return figure
+
+
+def _noise_title(cache: Format) -> str:
+    own = "" if cache == "fp8" else f" (k, v: {cache.upper()})"
+    return f"noise of FP8 with one scale, %{own}"
 
 
 def tensor_kinds(layers: Sequence[LayerOutliers]) -> list[str]:

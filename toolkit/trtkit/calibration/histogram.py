@@ -51,6 +51,11 @@ class MagnitudeHistogram:
         """How many numbers were counted."""
         return int(self.counts.sum())
 
+    def without_zeros(self) -> "MagnitudeHistogram":
+        """The same of the numbers that are not zero."""
+        kept = self.values > 0
+        return MagnitudeHistogram(self.values[kept], self.counts[kept], self.widths[kept])
+
     def percentile(self, percent: float) -> float:
         """The smallest bin value that at least `percent` of the magnitudes do not exceed; 0 when there is none."""
         if not self.total:

@@ -1,18 +1,20 @@
 """Outliers: which tensors one shared scale serves badly, and what to do about each. Pure; measures nothing itself.
 
-Everything is judged by measured noise (errors.py); ratios, bits and channels explain it.
+Everything is judged by noise, a cache's by that of its own scales (cache_noise.py), a linear input's as it was measured
+(errors.py); ratios, bits and channels explain it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from trtkit.calibration.number_formats import LARGEST
-from trtkit.calibration.records import KEPT, KEYS, VALUES, LayerRecord, TensorRecord
+from trtkit.calibration.cache_noise import cache_noise
+from trtkit.calibration.number_formats import LARGEST, Format
+from trtkit.calibration.records import INT4_CACHE, KEPT, KEYS, VALUES, LayerRecord, TensorRecord
 
-CacheAdvice = Literal["fp8", "keep"]
+CacheAdvice = Literal["fp8", "int8", "int4", "keep"]
 InputAdvice = Literal["fp8", "per-token", "smooth", "keep"]
 
 # Rounding alone costs e4m3 about 2.6 % of a tensor without outliers (a step of 1/8, errors uniform).
@@ -36,7 +38,8 @@ class OutlierChannel:
 class TensorOutliers:
     """What one tensor is like.
 
-    ratio      amax over the 99.9th percentile: 1 is none, 10 means that one in a thousand costs the rest 3 bits
+    ratio      amax over the 99.9th percentile: 1 is none, 10 means that one in a thousand costs the rest 3 bits; where
+               that is zero, over the percentile of the others
     bulk_bits  of the 8 bits of an integer code, how many nine tenths of the numbers make use of under one scale
     """
 
@@ -60,10 +63,11 @@ class Advice:
 
 @dataclass(frozen=True)
 class LayerOutliers:
-    """One layer: its tensors, and the advice."""
+    """One layer: its tensors, the errors that were measured of each ("<format>/<granularity>"), and the advice."""
 
     layer: int
     tensors: tuple[TensorOutliers, ...]
+    errors: Mapping[str, Mapping[str, float]]
     advice: tuple[Advice, ...]
 
     def of(self, name: str) -> TensorOutliers:
@@ -71,12 +75,15 @@ class LayerOutliers:
         return next(tensor for tensor in self.tensors if tensor.name == name)
 
 
-def judge_layer(record: LayerRecord) -> LayerOutliers:
-    """Describe and advise on one layer. The record needs its errors measured."""
+def judge_layer(record: LayerRecord, cache: Format, scale: float | None) -> LayerOutliers:
+    """Describe and advise on one layer. The record needs its errors measured.
+
+    cache: the format of the cache; scale: that of its keys and values, None for INT4, whose steps are each token's own.
+    """
     tensors = tuple(describe(name, tensor) for name, tensor in record.tensors.items())
-    advice = [_cache_advice(record, name) for name in (KEYS, VALUES)]
+    advice = [_cache_advice(record, name, cache, scale) for name in (KEYS, VALUES)]
     advice += [_input_advice(record, name) for name in record.inputs]
-    return LayerOutliers(record.layer, tensors, tuple(advice))
+    return LayerOutliers(record.layer, tensors, record.errors, tuple(advice))
 
 
 def describe(name: str, tensor: TensorRecord) -> TensorOutliers:
@@ -84,6 +91,7 @@ def describe(name: str, tensor: TensorRecord) -> TensorOutliers:
     amax = tensor.amax
     # A bin stands for its middle, which may lie above the largest number in it.
     high, bulk = (min(tensor.histogram.percentile(percent), amax) for percent in (99.9, 90))
+    high = high or min(tensor.histogram.without_zeros().percentile(99.9), amax)
     return TensorOutliers(
         name=name,
         amax=amax,
@@ -94,10 +102,11 @@ def describe(name: str, tensor: TensorRecord) -> TensorOutliers:
 
 
 def outlier_channels(tensor: TensorRecord) -> tuple[OutlierChannel, ...]:
-    """The channels whose maximum is far above the median channel's, largest first."""
-    median = float(np.median(tensor.channel_amax))
-    if median <= 0:
+    """The channels whose maximum is far above the median channel's, largest first. Channels of zeros do not count."""
+    alive = tensor.channel_amax[tensor.channel_amax > 0]
+    if not alive.size:
         return ()
+    median = float(np.median(alive))
     per_head = tensor.channel_amax.size // max(1, tensor.num_heads)
     order = np.argsort(-tensor.channel_amax, kind="stable")[:_SHOWN_CHANNELS]
     return tuple(
@@ -113,23 +122,31 @@ def outlier_channels(tensor: TensorRecord) -> tuple[OutlierChannel, ...]:
     )
 
 
-def overall_cache_advice(layers: Iterable[LayerOutliers]) -> tuple[CacheAdvice, str]:
+def overall_cache_advice(layers: Sequence[LayerOutliers], cache: Format) -> tuple[CacheAdvice, str]:
     """One advice for the whole cache, as an engine has one cache dtype for all layers, and the reason in words."""
     advice = [item for layer in layers for item in layer.advice if item.module in (KEYS, VALUES)]
     bad = [item for item in advice if item.action == "keep"]
     worst = max(advice, key=lambda item: item.noise)
     what = {KEYS: "keys", VALUES: "values"}[worst.module]
     figure = f"the {what} of layer {worst.layer} get {worst.noise:.1%} noise"
-    if bad:
-        return "keep", f"keep the KV cache in the model's dtype: {figure} in FP8 ({len(bad)} tensors exceed 10 %)"
-    return "fp8", f"an FP8 cache is fine: at worst {figure}"
+    if not bad:
+        return cache, f"an {cache.upper()} cache is fine: at worst {figure}"
+    why = f"{figure} in {cache.upper()} ({len(bad)} tensors exceed {NOISE_LIMIT:.0%})"
+    by_layer = {layer.layer: layer.errors for layer in layers}
+    with_amax = max(by_layer[item.layer][item.module][f"{cache}/shared"] for item in bad)
+    if cache != "int4" and with_amax <= NOISE_LIMIT:
+        why = f"{why}; the scales cut too much: with --method amax it is at most {with_amax:.1%}"
+    return "keep", f"keep the KV cache in the model's dtype: {why}"
 
 
-def _cache_advice(record: LayerRecord, name: str) -> Advice:
+def _cache_advice(record: LayerRecord, name: str, cache: Format, scale: float | None) -> Advice:
     errors = record.errors[name]
-    noise = errors["fp8/shared"]
+    if scale is None:
+        noise = errors.get(INT4_CACHE, errors["int4/token"])
+    else:
+        noise = cache_noise(record.tensors[name], scale, cache)
     keep = noise > NOISE_LIMIT
-    return Advice(record.layer, name, "keep" if keep else "fp8", noise, errors[KEPT] if keep else noise)
+    return Advice(record.layer, name, "keep" if keep else cache, noise, errors[KEPT] if keep else noise)
 
 
 def _input_advice(record: LayerRecord, name: str) -> Advice:

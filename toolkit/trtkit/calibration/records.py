@@ -19,7 +19,7 @@ from trtkit.calibration.histogram import Counts, MagnitudeHistogram
 # Histograms of single channels: 8 bins per octave from 2^-24 to 2^16.
 COARSE_SHIFT, COARSE_FIRST, NUM_COARSE_BINS = 20, (127 - 24) << 3, 40 << 3
 KEYS, VALUES = "k", "v"
-KEPT = "bfloat16"  # the name of an error: that of 16 bits instead of codes
+KEPT, INT4_CACHE = "bfloat16", "int4/cache"  # names of errors: of 16 bits, of the engine's INT4 cache
 # What reading a damaged zip file, or one of other members, raises.
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, OverflowError, struct.error, zlib.error,
            zipfile.BadZipFile)  # fmt: skip
@@ -30,11 +30,12 @@ class TensorRecord:
     """One tensor over all tokens. C channels, H heads (0: it has none), B bins of histogram.py.
 
     exact says that the data were bfloat16.
-        channel_amax      [C]  max |x|
-        channel_mean      [C]  mean x
-        channel_mean_abs  [C]  mean |x|
-        counts            [B]  of the whole tensor
-        channel_counts    [C, NUM_COARSE_BINS], [0, NUM_COARSE_BINS] for a tensor without heads
+        channel_amax         [C]  max |x|
+        channel_mean         [C]  mean x
+        channel_mean_abs     [C]  mean |x|
+        channel_mean_square  [C]  mean x^2
+        counts               [B]  of the whole tensor
+        channel_counts       [C, NUM_COARSE_BINS], [0, NUM_COARSE_BINS] for a tensor without heads
     """
 
     num_tokens: int
@@ -43,6 +44,7 @@ class TensorRecord:
     channel_amax: NDArray[np.float32]
     channel_mean: NDArray[np.float64]
     channel_mean_abs: NDArray[np.float64]
+    channel_mean_square: NDArray[np.float64]
     counts: Counts
     channel_counts: Counts
 
@@ -75,13 +77,16 @@ class TensorRecord:
 
 
 def _coarse_percentile(counts: Counts, percent: float) -> NDArray[np.float32]:
-    """The percentile of each row of counts [R, NUM_COARSE_BINS], as the upper edge of its bin: [R]."""
+    """The percentile of each row of counts [R, NUM_COARSE_BINS], as the upper edge of its bin, which the last one has
+    not: [R].
+    """
     if not len(counts):
         return np.zeros(0, np.float32)
     cumulative = np.cumsum(counts, axis=1)
     needed = np.maximum(np.ceil(cumulative[:, -1:] * percent / 100), 1)
     index = np.argmax(cumulative >= needed, axis=1)
     edges = ((index + 1 + COARSE_FIRST).astype(np.uint32) << COARSE_SHIFT).view(np.float32)
+    edges[index == NUM_COARSE_BINS - 1] = np.inf  # whatever is larger was counted there
     return np.where(cumulative[:, -1] > 0, edges, np.float32(0))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from trtkit.artifacts import write_text
 from trtkit.calibration.compare import Comparison
+from trtkit.calibration.number_formats import Format
 from trtkit.calibration.outliers import CacheAdvice, LayerOutliers
 from trtkit.calibration.price import Price
 from trtkit.findings import Finding
@@ -18,7 +19,7 @@ SCHEMA = "trtkit.calibration-report/1"
 
 @dataclass(frozen=True)
 class Measured:
-    """What was run: so that the same command gives the same report."""
+    """What was run: so that the same command gives the same report. percentile: None for the other methods."""
 
     checkpoint: str
     digest: str
@@ -27,19 +28,21 @@ class Measured:
     seed: int
     dtype: str
     method: str
+    percentile: float | None = None
 
 
 @dataclass(frozen=True)
 class CalibrationReport:
     """One checkpoint's calibration; `out` holds calibration.json, report.json, the heat map and a record per layer.
 
-    kv_scales: layer -> the scale of its cache, by the chosen method, in the format that the cache is meant for. prices,
-    modelopt (the directory it wrote) and comparison are there when they were asked for.
+    kv_format: of the cache that the scales are for. kv_scales: layer -> the scale of its cache, by the chosen method;
+    empty for INT4. prices, modelopt (the directory it wrote) and comparison are there when they were asked for.
     """
 
     out: Path
     measured: Measured
     layers: tuple[LayerOutliers, ...]
+    kv_format: Format
     kv_scales: Mapping[int, float]
     cache_advice: CacheAdvice
     cache_reason: str
@@ -54,11 +57,11 @@ class CalibrationReport:
             "schema": SCHEMA,
             "out": str(self.out),
             "measured": asdict(self.measured),
-            "kv_cache": {"advice": self.cache_advice, "reason": self.cache_reason},
+            "kv_cache": {"dtype": self.kv_format, "advice": self.cache_advice, "reason": self.cache_reason},
             "prices": [asdict(price) for price in self.prices],
             "modelopt": str(self.modelopt) if self.modelopt else None,
             "comparison": self.comparison.as_dict() if self.comparison else None,
-            "layers": [_layer(layer, self.kv_scales[layer.layer]) for layer in self.layers],
+            "layers": [_layer(layer, self.kv_scales.get(layer.layer)) for layer in self.layers],
             "findings": [finding.as_dict() for finding in self.findings],
         }
 
@@ -69,11 +72,11 @@ def write_report(report: CalibrationReport, folder: Path) -> None:
     write_text(folder / REPORT_NAME, json.dumps(document, indent=1) + "\n")
 
 
-def _layer(layer: LayerOutliers, kv_scale: float) -> dict[str, Any]:
+def _layer(layer: LayerOutliers, kv_scale: float | None) -> dict[str, Any]:
     return {
         "layer": layer.layer,
         "kv_scale": kv_scale,
-        "tensors": [asdict(tensor) for tensor in layer.tensors],
+        "tensors": [asdict(tensor) | {"errors": dict(layer.errors[tensor.name])} for tensor in layer.tensors],
         "advice": [asdict(advice) for advice in layer.advice],
     }
 

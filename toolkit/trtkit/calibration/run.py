@@ -41,7 +41,7 @@ from trtkit.progress import OnProgress, silent
 
 MEASURED_NAME, MODELOPT_NAME = "measured", "modelopt"
 _FEW_TOKENS = 2048
-_RECORDS_VERSION = 2  # of what a record holds: records of another one are measured again
+_RECORDS_VERSION = 3  # of what a record holds: records of another one are measured again
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,7 @@ def _measured(checkpoint: Path, digest: str, samples: Sequence[Sample], options:
         seed=options.samples.seed,
         dtype=options.dtype,
         method=options.scales.method.name,
+        percentile=options.scales.method.percentile if options.scales.method.name == "percentile" else None,
     )
 
 
@@ -161,19 +162,21 @@ def _conclude(
 ) -> CalibrationReport:
     """Scales, heat map and report from the measurements; each file is written whole or not at all."""
     limits = choose_limits(read_records(out / MEASURED_NAME), linear_modules(checkpoint), options)
-    layers = tuple(judge_layer(record) for record in read_records(out / MEASURED_NAME))
-    advice, reason = overall_cache_advice(layers)
+    cache = options.kv_format
+    scales = limits.kv_scales(cache)
+    records = read_records(out / MEASURED_NAME)
+    layers = tuple(judge_layer(record, cache, scales.get(record.layer)) for record in records)
+    advice, reason = overall_cache_advice(layers, cache)
     findings = unused_expert_findings(limits, measured.checkpoint)
     if measured.num_tokens < _FEW_TOKENS:
         findings.append(_few_tokens(measured))
     write_calibration(out / FILE_NAME, calibration_document(limits, measured.digest, options))
-    draw_heat_map(layers, out / HEAT_MAP_NAME)
+    draw_heat_map(layers, cache, out / HEAT_MAP_NAME)
     if prices:
         draw_prices(prices, out / PRICE_PLOT_NAME)
     else:  # that of an earlier run is of other scales, and no longer in the report
         (out / PRICE_PLOT_NAME).unlink(missing_ok=True)
-    scales = limits.kv_scales(options.kv_format)
-    return CalibrationReport(out, measured, layers, scales, advice, reason, tuple(findings), prices)
+    return CalibrationReport(out, measured, layers, cache, scales, advice, reason, tuple(findings), prices)
 
 
 def _few_tokens(measured: Measured) -> Finding:

@@ -27,6 +27,7 @@ class TensorStatistics:
         self._amax_bits = np.zeros(channels, dtype=np.int32)
         self._sum = np.zeros(channels, dtype=np.float64)
         self._sum_abs = np.zeros(channels, dtype=np.float64)
+        self._sum_squares = np.zeros(channels, dtype=np.float64)
         self._counts: Counts = np.zeros(NUM_BINS, dtype=np.int64)
         self._channel_counts: Counts = np.zeros((channels if num_heads else 0, NUM_COARSE_BINS), dtype=np.int64)
         self._stride = max(1, expected_tokens // KEPT_TOKENS)
@@ -45,8 +46,9 @@ class TensorStatistics:
         if self._num_heads:
             self._count_channels(magnitude)
         values = wide.numpy()
-        self._sum += values.sum(0)
-        self._sum_abs += magnitude.view(np.float32).sum(0)
+        self._sum += values.sum(0, dtype=np.float64)
+        self._sum_abs += magnitude.view(np.float32).sum(0, dtype=np.float64)
+        self._sum_squares += np.einsum("tc,tc->c", values, values, dtype=np.float64)
         self._rows.append(values[-self._num_tokens % self._stride :: self._stride].copy())
         self._num_tokens += wide.shape[0]
         return True
@@ -71,6 +73,7 @@ class TensorStatistics:
             channel_amax=self._amax_bits.view(np.float32).copy(),
             channel_mean=self._sum / max(1, self._num_tokens),
             channel_mean_abs=self._sum_abs / max(1, self._num_tokens),
+            channel_mean_square=self._sum_squares / max(1, self._num_tokens),
             counts=self._counts,
             channel_counts=self._channel_counts,
         )

@@ -57,9 +57,10 @@ def render(role: str, report: CalibrationReport) -> Group:
     for layer in report.layers:
         k, v = layer.of("k"), layer.of("v")
         noise = [f"{advice.noise:.1%}" for advice in layer.advice[:2]]
-        figures = (k.amax, v.amax, report.kv_scales[layer.layer])
+        figures = (k.amax, v.amax, report.kv_scales.get(layer.layer))
         ratios = (f"{k.ratio:.1f}", f"{v.ratio:.1f}")
-        table.add_row(str(layer.layer), *(f"{figure:.4g}" for figure in figures), *ratios, *noise)
+        shown = ("-" if figure is None else f"{figure:.4g}" for figure in figures)
+        table.add_row(str(layer.layer), *shown, *ratios, *noise)
     advice = ", ".join(f"{count} x {action}" for action, count in sorted(sum_of_advice(report.layers).items()))
     lines = [f"{finding.severity}: {finding.code}: {finding.cause}" for finding in report.findings]
     lines += [f"modelopt wrote {report.modelopt}"] if report.modelopt else []

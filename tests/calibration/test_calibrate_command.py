@@ -48,6 +48,16 @@ def test_the_table_and_the_files(config: Path, tmp_path: Path) -> None:
     assert names == {"calibration.json", "report.json", "outliers.png", "price.png", "measured"}
 
 
+def test_what_looks_like_markup_is_shown_as_it_is(config: Path, tmp_path: Path) -> None:
+    """A folder's name may hold brackets, which the table's library takes for colours, or for an error."""
+    (tmp_path / "target").rename(tmp_path / "a[-b]c [red]d")
+    config.write_text(config.read_text().replace(f"{tmp_path / 'target'}", f"'{tmp_path}/a[-b]c [red]d'"))
+    result = run(config, "--out", tmp_path / "out[bold]", "--only", "target")
+    assert result.exit_code == 0, result.output
+    text = result.stdout.replace("\n", "")
+    assert "a[-b]c [red]d" in text and "out[bold]" in text
+
+
 def test_json_holds_every_model(config: Path, tmp_path: Path) -> None:
     document = json.loads(run(config, "--out", tmp_path / "out", "--json").stdout)
     assert document["schema"] == "trtkit.calibrate/1"

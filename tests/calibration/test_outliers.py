@@ -243,6 +243,18 @@ def test_a_model_without_outliers_is_dark_in_the_heat_map(tmp_path: Path) -> Non
     assert (ratios.norm.vmin, ratios.norm.vmax) == (0, 4)
 
 
+@pytest.mark.parametrize("num_layers", [1, 2, 30])
+def test_the_heat_map_counts_in_whole_layers(num_layers: int, tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf", num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1)
+    layers = judged(folder, tmp_path / "out") * num_layers
+    figure = heat_map_figure(layers, "int8")
+    figure.canvas.draw()
+    low, high = -0.5, num_layers - 0.5
+    ticks = [tick for tick in figure.axes[0].get_yticks() if low <= tick <= high]
+    assert ticks and all(tick == int(tick) for tick in ticks)
+    assert "k, v: INT8" in figure.axes[1].get_title()
+
+
 def test_records_without_errors_are_kept_apart(tmp_path: Path) -> None:
     records = run_pass(tiny_checkpoint(tmp_path / "hf"), tmp_path / "pass")
     assert all(not record.errors for record in records)

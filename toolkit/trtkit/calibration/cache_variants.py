@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trtkit.calibration.errors import quantized
+from trtkit.calibration.errors import quantized, takes_int4_cache
 from trtkit.calibration.number_formats import LARGEST, Format
 from trtkit.calibration.records import KEYS, VALUES, LayerRecord, TensorRecord
 from trtkit.calibration.scales import ScaleMethod, group_scales, scale_of
@@ -26,6 +26,7 @@ Change = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 GROUP_SIZE = 32
 SINK_TOKENS = 4
+_LEAST_ROOM = 2
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ def cache_variants(
 
     fp8-unit has the scale 1.0 that TensorRT-LLM writes without calibration; fp8 and int8 one calibrated scale for keys
     and values, as its engines have; fp8-separate and int8-separate one for each, as the reference engine has. int4 has
-    a step and a zero per token for groups of channels; int4-groups static scales for them, which cost nothing per token
-    and which no engine has.
+    a step and a zero per token for groups of channels, where these fill the heads; int4-groups static scales for them,
+    which cost nothing per token and which no engine has.
     """
     measured = list(records)
     heads = (spec.num_kv_heads, spec.head_dim)
@@ -60,8 +61,9 @@ def cache_variants(
         "fp8-separate": Fp8(*heads, fp8, dtype),
         "int8": Int8(*heads, [_shared(scale) for scale in int8], dtype),
         "int8-separate": Int8(*heads, int8, dtype),
-        "int4": Int4(*heads, dtype),
     }
+    if takes_int4_cache(spec.head_dim):
+        formats["int4"] = Int4(*heads, dtype)
     elements = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim
     stored = [CacheVariant(name, spec.num_layers * _bytes(kind), _through(kind)) for name, kind in formats.items()]
     return (
@@ -74,18 +76,21 @@ def cache_variants(
 def bounded_variants(variants: Sequence[CacheVariant], longest: int) -> tuple[CacheVariant, ...]:
     """Half and a quarter of the longest text kept, by a window and by heavy hitters beside a window, after four sinks.
 
-    Both are the engine's own. The unquantised cache gets all of these, the calibrated FP8 cache the windows.
+    Both are the engine's own. The unquantised cache gets all of these, the calibrated FP8 cache the windows. None that
+    is too small for the sinks, a recent token and a heavy one.
     """
     found = []
     for base in (variant for variant in variants if variant.name in ("unquantized", "fp8")):
         for budget in (longest // 2, longest // 4):
-            rest = max(2, budget - SINK_TOKENS)
+            rest = budget - SINK_TOKENS
+            if rest < _LEAST_ROOM:
+                continue
             kept = {f"window-{budget}": Retention(rest, SINK_TOKENS)}
             if base.change is None:
                 kept[f"heavy-{budget}"] = Retention(rest - rest // 2, SINK_TOKENS, rest // 2)
             prefix = "" if base.change is None else f"{base.name}-"
             for name, retention in kept.items():
-                size = base.bytes_per_token * min(SINK_TOKENS + rest, longest) // longest
+                size = base.bytes_per_token * budget // longest
                 found.append(CacheVariant(f"{prefix}{name}", size, base.change, retention))
     return tuple(found)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from trtkit.calibration.number_formats import Format
@@ -40,6 +41,7 @@ def heat_map_figure(layers: Sequence[LayerOutliers], cache: Format) -> Figure:
         axes.set_xticks(range(len(kinds)), kinds, rotation=60, ha="right", fontsize=7)
         figure.colorbar(image, ax=axes)
     left.set_ylabel("layer")
+    left.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     return figure
 
 

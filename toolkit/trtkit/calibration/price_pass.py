@@ -1,10 +1,12 @@
 """Measures the price of KV caches: perplexity, and KL divergence from the unquantised whole one, on texts kept apart.
 
 One streaming pass as in collect.py, with the states of every precision side by side, and the head at the end. Every
-token is predicted from a cache that went through the precision, the token's own keys and values included.
+token is predicted from a cache that went through the precision, the token's own keys and values included. A cache that
+leads to NaN or Inf is given up, and the others go on.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import exp
 from pathlib import Path
 
@@ -21,11 +23,10 @@ from trtkit.calibration.bounded_attention import (
 from trtkit.calibration.cache_variants import CacheVariant, ChangedCache
 from trtkit.calibration.collect import PassOptions
 from trtkit.calibration.layer_source import LayerSource
-from trtkit.calibration.price import Price
+from trtkit.calibration.price import NoPrice, Price, PriceRow
 from trtkit.calibration.samples import Sample
-from trtkit.calibration.skeleton import Skeleton
+from trtkit.calibration.skeleton import FilledLayer, Skeleton
 from trtkit.checkpoints.model_spec import read_model_spec
-from trtkit.errors import InputError
 from trtkit.progress import OnProgress, Progress, silent
 from trtkit.reference.kv_cache.retention import KEEP_ALL
 
@@ -38,15 +39,13 @@ def measure_prices(
     variants: Sequence[CacheVariant],
     options: PassOptions,
     on_progress: OnProgress = silent,
-) -> tuple[Price, ...]:
-    """Run every variant over the samples; the first must be the unquantised one, which the others are held against.
-
-    Raises InputError CALIB-NONFINITE that names cache and text when logits are NaN or Inf.
-    """
+) -> tuple[PriceRow, ...]:
+    """Run every variant over the samples; the first must be the unquantised one, which the others are held against."""
     assert variants[0].change is None and variants[0].retention == KEEP_ALL, "the first variant is the reference"
     spec = read_model_spec(checkpoint)
     dtype: torch.dtype = getattr(torch, options.dtype)
     ids = [torch.tensor(sample.token_ids) for sample in samples]
+    runs = [_Run(variant, [sample.name for sample in samples]) for variant in variants]
     with LayerSource(checkpoint, spec, dtype) as source:
         register()
         is_bounded = takes_bounded_caches(spec)
@@ -54,85 +53,94 @@ def measure_prices(
         skeleton = Skeleton(checkpoint, source, dtype, options.device, attention=attention)
         rotations = skeleton.rotations(max(map(len, ids))) if is_bounded else None
         first = skeleton.embed(ids)
-        states = [list(first) for _ in variants]
+        for run in runs:
+            run.states = list(first)
         for number in range(spec.num_layers):
             filled = skeleton.filled(number, source.layer(number))
-            for variant, own in zip(variants, states, strict=True):
-                cache = ChangedCache(number, variant.change)
-                if rotations is not None:
-                    set_cache(filled.layer, BoundedCache(variant.retention, rotations))
-                own[:] = [filled.step(state.to(options.device), cache).cpu() for state in own]
+            for run in runs:
+                run.through(filled, rotations, options.device)
             filled.release()
             on_progress(Progress("price", number + 1, spec.num_layers, "layers"))
-        totals = _Totals(len(variants))
         skeleton.load_head()
         for index, tokens in enumerate(ids):
-            pairs = zip(variants, states, strict=True)
-            totals.add((_finite(skeleton.logits(own[index]), v.name, samples[index].name) for v, own in pairs), tokens)
-    return tuple(
-        _price(variant, loss, kl, error)
-        for variant, loss, kl, error in zip(
-            variants, totals.losses(), totals.divergences(), totals.errors(), strict=True
-        )
-    )
+            _predict(runs, skeleton, index, tokens)
+    return tuple(_priced(run, runs[0], sum(len(tokens) - 1 for tokens in ids)) for run in runs)
 
 
-def _price(variant: CacheVariant, loss: float, kl: float, error: float) -> Price:
-    if loss > _LARGEST_LOSS:
-        raise InputError(
-            f"with the cache {variant.name}, tokens cost {loss:.0f} nats each: a perplexity beyond all numbers",
-            "leave out --price; the model does not predict these texts (another tokenizer, damaged weights)",
-            code="CALIB-NONFINITE",
-        )
-    return Price(variant.name, variant.bytes_per_token, exp(loss), kl, exp(loss) * error)
-
-
-def _finite(logits: Tensor, cache: str, text: str) -> Tensor:
-    if not logits.isfinite().all():
-        raise InputError(
-            f"with the cache {cache}, logits are NaN or Inf while the text {text!r} runs",
-            "try --dtype float32; if it stays, leave out --price",
-            code="CALIB-NONFINITE",
-        )
-    return logits
-
-
+@dataclass
 class _Totals:
-    """Sums over predicted tokens, in float64."""
+    """Sums over predicted tokens, in float64: of losses, of squared differences from the reference's, of KL."""
 
-    def __init__(self, num_variants: int) -> None:
-        self._loss = [0.0] * num_variants
-        self._squares = [0.0] * num_variants
-        self._kl = [0.0] * num_variants
-        self._tokens = 0
+    loss: float = 0.0
+    squares: float = 0.0
+    kl: float = 0.0
 
-    def add(self, logits: Iterable[Tensor], tokens: Tensor) -> None:
-        """T tokens, V vocabulary: logits of each variant [T, V], one after the other, so that two of them are in memory
-        whatever their number; position t predicts token t + 1.
-        """
-        self._tokens += len(tokens) - 1
-        for index, own in enumerate(logits):
-            found = torch.log_softmax(own[:-1].double(), -1)
-            loss = -found.gather(1, tokens[1:, None])
-            if index == 0:
-                reference, exact = found, loss
-            self._loss[index] += float(loss.sum())
-            self._squares[index] += float((loss - exact).square().sum())
-            self._kl[index] += float((reference.exp() * (reference - found)).sum())
 
-    def losses(self) -> list[float]:
-        """Mean negative log-likelihood."""
-        return [loss / max(1, self._tokens) for loss in self._loss]
+class _Run:
+    """One variant on its way: the states of the texts [1, T, hidden], sums, and what made it useless, if anything."""
 
-    def errors(self) -> list[float]:
-        """Standard errors of the differences between each variant's loss and the first one's."""
-        count = max(1, self._tokens)
-        means = [loss - self.losses()[0] for loss in self.losses()]
-        return [
-            (max(0.0, squares / count - mean**2) / count) ** 0.5
-            for squares, mean in zip(self._squares, means, strict=True)
-        ]
+    def __init__(self, variant: CacheVariant, texts: Sequence[str]) -> None:
+        self.variant = variant
+        self.states: list[Tensor] = []
+        self.totals = _Totals()
+        self.cause: str | None = None
+        self._texts = texts
 
-    def divergences(self) -> list[float]:
-        """Mean KL; rounding of the sums may leave it a hair below zero."""
-        return [max(0.0, kl / max(1, self._tokens)) for kl in self._kl]
+    def through(self, filled: FilledLayer, rotations: Tensor | None, device: str) -> None:
+        """Replace the states by those after the layer."""
+        if self.cause is not None:
+            return
+        cache = ChangedCache(filled.number, self.variant.change)
+        if rotations is not None:
+            set_cache(filled.layer, BoundedCache(self.variant.retention, rotations))
+        for index, state in enumerate(self.states):
+            self.states[index] = filled.step(state.to(device), cache).cpu()
+            if not self.states[index].isfinite().all():
+                return self.give_up(f"layer {filled.number} puts out NaN or Inf", index)
+
+    def give_up(self, what: str, index: int) -> None:
+        """Forget the states; `what` happened to the text of that index."""
+        self.cause = f"{what} while the text {self._texts[index]!r} runs"
+        self.states.clear()
+
+
+def _predict(runs: Sequence[_Run], skeleton: Skeleton, index: int, tokens: Tensor) -> None:
+    """Add one text's T tokens to every run's sums; position t predicts token t + 1. The logits [T, V] of two runs are
+    in memory whatever their number.
+    """
+    reference: tuple[Tensor, Tensor] | None = None
+    for run in runs:
+        if run.cause is not None:
+            continue
+        logits = skeleton.logits(run.states[index])
+        if not logits.isfinite().all():
+            run.give_up("the logits are NaN or Inf", index)
+            continue
+        found = torch.log_softmax(logits[:-1].double(), -1)
+        loss = -found.gather(1, tokens[1:, None])
+        if run is runs[0]:
+            reference = found, loss
+        if reference is None:
+            continue
+        exact, least = reference
+        run.totals.loss += float(loss.sum())
+        run.totals.squares += float((loss - least).square().sum())
+        run.totals.kl += float((exact.exp() * (exact - found)).sum())
+
+
+def _priced(run: _Run, reference: _Run, num_tokens: int) -> PriceRow:
+    """Means. The standard error is that of the differences between the run's loss and the reference's."""
+    name, size = run.variant.name, run.variant.bytes_per_token
+    if reference.cause is not None and run is not reference:
+        why = f"there is nothing to hold it against: with the cache {reference.variant.name}, {reference.cause}"
+        return NoPrice(name, size, run.cause or why)
+    if run.cause is not None:
+        return NoPrice(name, size, run.cause)
+    count = max(1, num_tokens)
+    loss, kl, squares = (total / count for total in (run.totals.loss, run.totals.kl, run.totals.squares))
+    if loss > _LARGEST_LOSS:
+        return NoPrice(name, size, f"tokens cost {loss:.0f} nats each: a perplexity beyond all numbers")
+    mean = loss - reference.totals.loss / count
+    error = (max(0.0, squares - mean**2) / count) ** 0.5
+    # Rounding of the sums may leave the divergence a hair below zero.
+    return Price(name, size, exp(loss), max(0.0, kl), exp(loss) * error)

@@ -7,26 +7,31 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from trtkit.calibration.picture import write_picture
-from trtkit.calibration.price import Price
+from trtkit.calibration.price import Price, PriceRow
 
 _LABEL_STEP = 0.045  # of the height: a line of the labels' font
 
 
-def draw_prices(prices: Sequence[Price], path: Path) -> None:
+def draw_prices(prices: Sequence[PriceRow], path: Path) -> None:
     """Write a PNG: further left is smaller, further down is better."""
     write_picture(price_figure(prices), path)
 
 
-def price_figure(prices: Sequence[Price]) -> Figure:
-    """A point for each price with its standard error, and its name beside it on a line of its own."""
+def price_figure(rows: Sequence[PriceRow]) -> Figure:
+    """A point for each price with its standard error, and its name beside it on a line of its own. What has no price is
+    named above.
+    """
+    prices = [row for row in rows if isinstance(row, Price)]
     figure = Figure(figsize=(8, 5.5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
+    if without := [row.name for row in rows if not isinstance(row, Price)]:
+        axes.set_title(f"NaN or Inf, so without a point: {', '.join(without)}", fontsize=8, wrap=True)
     x, y = [price.bytes_per_token / 1024 for price in prices], [price.perplexity for price in prices]
     axes.errorbar(x, y, yerr=[price.perplexity_error for price in prices], fmt="o", elinewidth=0.6, capsize=2)
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter("{x:.4g}")
-    axes.yaxis.set_minor_formatter("{x:.4g}")
+    axes.yaxis.set_major_formatter("{x:.5g}")
+    axes.yaxis.set_minor_formatter("{x:.5g}")
     axes.margins(x=0.12)
     axes.autoscale_view()  # so that the places below are final
     places = (axes.transData + axes.transAxes.inverted()).transform(list(zip(x, y, strict=True)))

@@ -10,7 +10,7 @@ from trtkit.artifacts import write_text
 from trtkit.calibration.compare import Comparison
 from trtkit.calibration.number_formats import Format
 from trtkit.calibration.outliers import CacheAdvice, LayerOutliers
-from trtkit.calibration.price import Price
+from trtkit.calibration.price import PriceRow
 from trtkit.findings import Finding
 
 REPORT_NAME, HEAT_MAP_NAME, PRICE_PLOT_NAME = "report.json", "outliers.png", "price.png"
@@ -47,7 +47,7 @@ class CalibrationReport:
     cache_advice: CacheAdvice
     cache_reason: str
     findings: tuple[Finding, ...]
-    prices: tuple[Price, ...] = ()
+    prices: tuple[PriceRow, ...] = ()
     modelopt: Path | None = None
     comparison: Comparison | None = None
 
@@ -58,7 +58,7 @@ class CalibrationReport:
             "out": str(self.out),
             "measured": asdict(self.measured),
             "kv_cache": {"dtype": self.kv_format, "advice": self.cache_advice, "reason": self.cache_reason},
-            "prices": [asdict(price) for price in self.prices],
+            "prices": [price.as_dict() for price in self.prices],
             "modelopt": str(self.modelopt) if self.modelopt else None,
             "comparison": self.comparison.as_dict() if self.comparison else None,
             "layers": [_layer(layer, self.kv_scales.get(layer.layer)) for layer in self.layers],

@@ -26,7 +26,7 @@ from trtkit.calibration.layer_source import linear_modules
 from trtkit.calibration.modelopt_checkpoint import quantize_with_modelopt
 from trtkit.calibration.outliers import judge_layer, overall_cache_advice
 from trtkit.calibration.pass_files import are_whole_records, read_records
-from trtkit.calibration.price import Price
+from trtkit.calibration.price import PriceRow
 from trtkit.calibration.price_pass import measure_prices
 from trtkit.calibration.price_plot import draw_prices
 from trtkit.calibration.report import HEAT_MAP_NAME, PRICE_PLOT_NAME, CalibrationReport, Measured, write_report
@@ -126,7 +126,7 @@ def _measured(checkpoint: Path, digest: str, samples: Sequence[Sample], options:
 
 def _prices(
     checkpoint: Path, folder: Path, held_out: list[Sample], options: CalibrationOptions, on_progress: OnProgress
-) -> tuple[Price, ...]:
+) -> tuple[PriceRow, ...]:
     """What each KV precision, window and heavy-hitter setting costs, with limits as the calibration file has them."""
     spec = read_model_spec(checkpoint)
     variants = cache_variants(spec, read_records(folder), getattr(torch, options.dtype), options.scales.method)
@@ -158,7 +158,7 @@ def _key(digest: str, samples: list[Sample], options: CalibrationOptions) -> str
 
 
 def _conclude(
-    out: Path, checkpoint: Path, measured: Measured, options: ScaleOptions, prices: tuple[Price, ...]
+    out: Path, checkpoint: Path, measured: Measured, options: ScaleOptions, prices: tuple[PriceRow, ...]
 ) -> CalibrationReport:
     """Scales, heat map and report from the measurements; each file is written whole or not at all."""
     limits = choose_limits(read_records(out / MEASURED_NAME), linear_modules(checkpoint), options)

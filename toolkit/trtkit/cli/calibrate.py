@@ -5,8 +5,11 @@ from typing import Any, get_args
 
 import click
 from rich.console import Group
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from trtkit.calibration.price import Price
 from trtkit.calibration.report import CalibrationReport, sum_of_advice
 from trtkit.calibration.scales import METHODS, ScaleMethod
 from trtkit.cli.environment import cache_directory
@@ -67,12 +70,15 @@ def render(role: str, report: CalibrationReport) -> Group:
     lines += [f"cache   {report.cache_reason}", f"inputs  {advice}", f"wrote   {report.out}"]
     extra = [_prices(report)] if report.prices else []
     extra += [comparison_table(report.comparison, "measured")] if report.comparison else []
-    return Group(title, table, *extra, *lines)
+    return Group(Text(title), table, *extra, *map(Text, lines))
 
 
 def _prices(report: CalibrationReport) -> Table:
-    table = Table("KV cache", "bytes per token", "perplexity", "+-", "KL", box=None)
+    table = Table("KV cache", "bytes per token", "perplexity", "+-", "KL", "", box=None)
     for price in report.prices:
-        quality = (f"{price.perplexity:.3f}", f"{price.perplexity_error:.3f}", f"{price.kl:.5f}")
+        if isinstance(price, Price):
+            quality = [f"{price.perplexity:.3f}", f"{price.perplexity_error:.3f}", f"{price.kl:.5f}"]
+        else:
+            quality = ["-", "-", "-", escape(f"{price.code}: {price.cause}")]
         table.add_row(price.name, f"{price.bytes_per_token:,}", *quality)
     return table

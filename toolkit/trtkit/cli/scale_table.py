@@ -1,13 +1,14 @@
 """How two sets of KV scales are shown side by side. Knows the comparison's record, no files."""
 
 from rich.table import Table
+from rich.text import Text
 
 from trtkit.calibration.compare import Comparison
 
 
 def comparison_table(comparison: Comparison, here: str) -> Table:
     """One line per layer; `here` names the side that the checkpoint is held against."""
-    title = f"{comparison.folder}: {comparison.verdict}"
+    title = Text(f"{comparison.folder}: {comparison.verdict}")
     table = Table("layer", here, "there", f"there / {here}", title=title, title_justify="left", box=None)
     for difference in comparison.differences:
         figures = (difference.here, difference.there, difference.factor)

@@ -142,6 +142,14 @@ def test_mistakes_exit_with_2(config: Path, tmp_path: Path, arguments: list[str]
     assert not list(tmp_path.glob("out/*/*")), "refused before the pass"
 
 
+def test_what_the_draft_refuses_is_refused_before_the_target_is_measured(config: Path, tmp_path: Path) -> None:
+    tiny_checkpoint(tmp_path / "draft", dtype="bfloat16", tokenizer=True, num_hidden_layers=1, vocab_size=200, **WIDE)
+    result = run(config, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "CALIB-TOKENIZER" in result.stderr and "the vocabulary is 0 to 199" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_every_choice_of_the_command_line_is_an_option() -> None:
     command = cli.get_command(None, "calibrate")  # type: ignore[arg-type]
     assert command is not None

@@ -1,6 +1,7 @@
 """`trtkit check A --against B`: the KV scales of two converted checkpoints, layer by layer."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from trtkit.cli.main import cli
 from trtkit.conversion.convert import convert_to
 from trtkit.conversion.options import ConversionOptions
 from trtkit.errors import InputError
+from trtkit.progress import Progress
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +55,22 @@ def test_the_table_stands_below_the_findings(pair: tuple[Path, Path]) -> None:
     result = check(unit, "--against", own)
     assert f"{own}: calibrated" in result.stdout.replace("\n", "")
     assert "there / here" in result.stdout
+
+
+def test_a_checkpoint_to_compare_with_is_read_once_before_the_pass(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """What a build writes there meanwhile is another checkpoint, and none when it is halfway."""
+    folder = Path(shutil.copytree(pair[0], tmp_path / "own"))
+    options = CalibrationOptions("float32", scales=ScaleOptions(ScaleMethod("amax")), compare=folder)
+    samples = random_samples({f"t{n}": 40 for n in range(9)})
+    texts = [CalibrationText(sample.name, token_ids=sample.token_ids) for sample in samples]
+
+    def remove(_: Progress) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+    report = calibrate(pair[0].parent / "hf", tmp_path / "out", options, texts, remove)
+    assert report.comparison is not None and not folder.exists()
+    assert [difference.layer for difference in report.comparison.differences] == [0, 1, 2]
+    assert all(1 <= (difference.factor or 0) < 2 for difference in report.comparison.differences)
 
 
 def test_something_else_than_a_checkpoint_is_refused(pair: tuple[Path, Path], tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tiny import VOCAB_SIZE, tiny_tokenizer
-from trtkit.calibration.samples import SampleOptions, make_samples
+from trtkit.calibration.samples import Sample, SampleOptions, hold_out, make_samples
 from trtkit.calibration.texts import CalibrationText, read_texts, shipped_texts
 from trtkit.errors import InputError
 
@@ -27,6 +27,22 @@ def test_samples_are_chosen_by_seed(folder: Path) -> None:
 
     assert samples(0) == samples(0)
     assert samples(0) != samples(1)
+
+
+def test_what_is_held_out_was_not_measured_however_often_it_is_given() -> None:
+    texts = [Sample(f"t{n}", (n % 16, 7)) for n in range(40)]
+    seen, held_out = hold_out(texts)
+    assert len(held_out) == 2, "an eighth of sixteen different ones"
+    assert not {sample.token_ids for sample in seen} & {sample.token_ids for sample in held_out}
+    assert [sample.name for sample in seen] == [s.name for s in texts if s.token_ids[0] < 14], "the others stay"
+    assert hold_out([Sample(f"t{n}", (5, 6)) for n in range(9)])[1] == []
+
+
+def test_short_pieces_keep_all_of_a_text(folder: Path) -> None:
+    text = CalibrationText("t", token_ids=tuple(range(5, 205)))
+    for max_len in (1, 4, 8):
+        samples = make_samples([text], folder, VOCAB_SIZE, SampleOptions(1000, max_len))
+        assert sorted(token for sample in samples for token in sample.token_ids) == list(range(5, 205))
 
 
 def test_long_texts_are_cut_and_nothing_is_repeated(folder: Path) -> None:

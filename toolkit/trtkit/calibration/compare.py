@@ -8,7 +8,7 @@ from typing import Any
 
 from trtkit.calibration.number_formats import Format
 from trtkit.checking.scales import ScaleAudit, is_scale
-from trtkit.checking.subjects.trtllm_checkpoint import read_trtllm_checkpoint
+from trtkit.checking.subjects.trtllm_checkpoint import TrtllmCheckpoint, read_trtllm_checkpoint
 from trtkit.errors import InputError
 
 
@@ -52,18 +52,24 @@ class Comparison:
         return {"folder": str(self.folder), "verdict": self.verdict, "layers": rows}
 
 
-def compare_with_checkpoint(here: Mapping[int, float], kind: Format, folder: Path) -> Comparison:
-    """Hold scales for a cache of that format against those of a TensorRT-LLM checkpoint directory.
+def read_comparable(folder: Path, kind: Format) -> TrtllmCheckpoint:
+    """A TensorRT-LLM checkpoint directory whose scales can be held against those for a cache of that format.
 
     Raises CheckpointError TRT-CONFIG when it is none, InputError CALIB-FORMAT when its cache has another format.
     """
     there = read_trtllm_checkpoint(folder)
     _refuse_other_format(kind.upper(), there.kv_algorithm, folder)
-    return Comparison(folder, there.scale_audit, compare_scales({k: (v,) for k, v in here.items()}, there.kv_scales))
+    return there
+
+
+def compare_with_checkpoint(here: Mapping[int, float], there: TrtllmCheckpoint) -> Comparison:
+    """Hold scales against those of a checkpoint that read_comparable read; reads nothing."""
+    differences = compare_scales({layer: (scale,) for layer, scale in here.items()}, there.kv_scales)
+    return Comparison(there.folder, there.scale_audit, differences)
 
 
 def compare_checkpoints(here: Path, there: Path) -> Comparison:
-    """The scales of two TensorRT-LLM checkpoint directories. Raises what compare_with_checkpoint raises."""
+    """The scales of two TensorRT-LLM checkpoint directories. Raises what read_comparable raises."""
     own = read_trtllm_checkpoint(here)
     other = read_trtllm_checkpoint(there)
     _refuse_other_format(own.kv_algorithm, other.kv_algorithm, there)

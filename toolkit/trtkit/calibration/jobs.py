@@ -10,10 +10,10 @@ import torch
 from trtkit.calibration.calibration_file import ScaleOptions
 from trtkit.calibration.number_formats import Format
 from trtkit.calibration.report import CalibrationReport
-from trtkit.calibration.run import CalibrationOptions, calibrate
+from trtkit.calibration.run import CalibrationOptions, Prepared, prepare, run_prepared
 from trtkit.calibration.samples import SampleOptions
 from trtkit.calibration.scales import Method, ScaleMethod
-from trtkit.calibration.texts import read_texts
+from trtkit.calibration.texts import CalibrationText, read_texts
 from trtkit.checkpoints.source import resolve_checkpoint
 from trtkit.config.schema import BuildConfig
 from trtkit.conversion.modelopt_limits import ModeloptOptions, ModeloptQuantization
@@ -136,13 +136,17 @@ def _modelopt(role: str, config: BuildConfig, choices: Choices) -> ModeloptOptio
 def run_calibrations(
     planned: Mapping[str, PlannedCalibration], on_progress: OnProgress = silent
 ) -> dict[str, CalibrationReport]:
-    """Run them in order; progress events carry the role in their stage."""
-    return {role: _run(role, job, on_progress) for role, job in planned.items()}
+    """Run them in order, when nothing stands in the way of any; progress events carry the role in their stage."""
+    prepared = {role: prepare(job.checkpoint, job.options, _texts_of(job)) for role, job in planned.items()}
+    return {role: _run(role, prepared[role], job.out, on_progress) for role, job in planned.items()}
 
 
-def _run(role: str, job: PlannedCalibration, on_progress: OnProgress) -> CalibrationReport:
+def _texts_of(job: PlannedCalibration) -> list[CalibrationText] | None:
+    return None if job.texts is None else read_texts(job.texts)
+
+
+def _run(role: str, prepared: Prepared, out: Path, on_progress: OnProgress) -> CalibrationReport:
     def renamed(event: Progress) -> None:
         on_progress(Progress(f"{event.stage} {role}", event.done, event.total, event.unit))
 
-    texts = None if job.texts is None else read_texts(job.texts)
-    return calibrate(job.checkpoint, job.out, job.options, texts, renamed)
+    return run_prepared(prepared, out, renamed)

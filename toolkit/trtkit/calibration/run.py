@@ -19,7 +19,7 @@ from trtkit.calibration.calibration_file import (
     write_calibration,
 )
 from trtkit.calibration.collect import PassOptions, collect
-from trtkit.calibration.compare import compare_with_checkpoint
+from trtkit.calibration.compare import compare_with_checkpoint, read_comparable
 from trtkit.calibration.errors import measure_layer
 from trtkit.calibration.heat_map import draw_heat_map
 from trtkit.calibration.layer_source import linear_modules
@@ -32,6 +32,7 @@ from trtkit.calibration.price_plot import draw_prices
 from trtkit.calibration.report import HEAT_MAP_NAME, PRICE_PLOT_NAME, CalibrationReport, Measured, write_report
 from trtkit.calibration.samples import Sample, SampleOptions, hold_out, make_samples
 from trtkit.calibration.texts import CalibrationText, shipped_texts
+from trtkit.checking.subjects.trtllm_checkpoint import TrtllmCheckpoint
 from trtkit.checkpoints.digest import checkpoint_digest
 from trtkit.checkpoints.model_spec import ModelSpec, read_model_spec
 from trtkit.conversion.modelopt_limits import ModeloptOptions, refuse_impossible, refuse_missing
@@ -62,6 +63,39 @@ class CalibrationOptions:
     compare: Path | None = None
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A calibration in whose way nothing is known to stand: its inputs are read, and nothing ran yet.
+
+    compared: the checkpoint whose scales are to be held against the measured ones, as it was then.
+    """
+
+    checkpoint: Path
+    spec: ModelSpec
+    options: CalibrationOptions
+    samples: list[Sample]
+    held_out: list[Sample]
+    compared: TrtllmCheckpoint | None
+
+
+def prepare(checkpoint: Path, options: CalibrationOptions, texts: list[CalibrationText] | None = None) -> Prepared:
+    """Read what decides the calibration of `checkpoint`, and refuse here what would end it after the pass.
+
+    texts: None takes those that trtkit ships. Raises what make_samples and read_comparable raise, and what refuses
+    nvidia-modelopt.
+    """
+    spec = read_model_spec(checkpoint)
+    if options.modelopt is not None:
+        refuse_missing()
+        refuse_impossible(spec, options.modelopt, str(checkpoint))
+    compared = None if options.compare is None else read_comparable(options.compare, options.scales.kv_format)
+    given, chosen_by = shipped_texts() if texts is None else texts, options.samples.within(spec.max_seq_len)
+    samples, held_out = hold_out(make_samples(given, checkpoint, spec.vocab_size, chosen_by))
+    if options.price and not held_out:
+        raise _nothing_held_out(samples)
+    return Prepared(checkpoint, spec, options, samples, held_out, compared)
+
+
 def calibrate(
     checkpoint: Path,
     out: Path,
@@ -69,18 +103,15 @@ def calibrate(
     texts: list[CalibrationText] | None = None,
     on_progress: OnProgress = silent,
 ) -> CalibrationReport:
-    """Calibrate `checkpoint` into `out`. Measurements that stand there are used again, damaged ones are made
-    again, an interrupted pass goes on.
+    """Prepare and run. Raises what prepare and collect raise."""
+    return run_prepared(prepare(checkpoint, options, texts), out, on_progress)
 
-    texts: None takes those that trtkit ships. Raises what make_samples and collect raise.
+
+def run_prepared(prepared: Prepared, out: Path, on_progress: OnProgress = silent) -> CalibrationReport:
+    """Calibrate into `out`. Measurements that stand there are used again, damaged ones are made again, an interrupted
+    pass goes on. Raises what collect raises.
     """
-    spec = read_model_spec(checkpoint)
-    _refuse_before_work(checkpoint, spec, options)
-    given, chosen_by = shipped_texts() if texts is None else texts, options.samples.within(spec.max_seq_len)
-    chosen = make_samples(given, checkpoint, spec.vocab_size, chosen_by)
-    samples, held_out = hold_out(chosen)
-    if options.price and not held_out:
-        raise _nothing_held_out(len(chosen))
+    checkpoint, options, samples = prepared.checkpoint, prepared.options, prepared.samples
     digest = checkpoint_digest(checkpoint, on_progress)
     folder = out / MEASURED_NAME
     key = _key(digest, samples, options)
@@ -89,26 +120,16 @@ def calibrate(
             collect(
                 checkpoint, samples, scratch, PassOptions(options.dtype, options.device), measure_layer, on_progress
             )
-    prices = _prices(checkpoint, folder, held_out, options, on_progress) if options.price else ()
+    prices = _prices(prepared, folder, on_progress) if options.price else ()
     measured = _measured(checkpoint, digest, samples, options)
     report = _conclude(out, checkpoint, measured, options.scales, prices)
     if options.modelopt is not None:
         quantize_with_modelopt(checkpoint, samples, out / MODELOPT_NAME, options.modelopt, on_progress)
         report = replace(report, modelopt=out / MODELOPT_NAME)
-    if options.compare is not None:
-        compared = compare_with_checkpoint(report.kv_scales, options.scales.kv_format, options.compare)
-        report = replace(report, comparison=compared)
+    if prepared.compared is not None:
+        report = replace(report, comparison=compare_with_checkpoint(report.kv_scales, prepared.compared))
     write_report(report, out)
     return report
-
-
-def _refuse_before_work(checkpoint: Path, spec: ModelSpec, options: CalibrationOptions) -> None:
-    """What would end the calibration after the pass: no modelopt, a model it cannot quantise, nothing to compare."""
-    if options.modelopt is not None:
-        refuse_missing()
-        refuse_impossible(spec, options.modelopt, str(checkpoint))
-    if options.compare is not None:
-        compare_with_checkpoint({}, options.scales.kv_format, options.compare)
 
 
 def _measured(checkpoint: Path, digest: str, samples: Sequence[Sample], options: CalibrationOptions) -> Measured:
@@ -124,20 +145,21 @@ def _measured(checkpoint: Path, digest: str, samples: Sequence[Sample], options:
     )
 
 
-def _prices(
-    checkpoint: Path, folder: Path, held_out: list[Sample], options: CalibrationOptions, on_progress: OnProgress
-) -> tuple[PriceRow, ...]:
+def _prices(prepared: Prepared, folder: Path, on_progress: OnProgress) -> tuple[PriceRow, ...]:
     """What each KV precision, window and heavy-hitter setting costs, with limits as the calibration file has them."""
-    spec = read_model_spec(checkpoint)
+    spec, options, held_out = prepared.spec, prepared.options, prepared.held_out
     variants = cache_variants(spec, read_records(folder), getattr(torch, options.dtype), options.scales.method)
     if takes_bounded_caches(spec):
         variants += bounded_variants(variants, longest=max(len(sample.token_ids) for sample in held_out))
-    return measure_prices(checkpoint, held_out, variants, PassOptions(options.dtype, options.device), on_progress)
+    return measure_prices(
+        prepared.checkpoint, held_out, variants, PassOptions(options.dtype, options.device), on_progress
+    )
 
 
-def _nothing_held_out(count: int) -> InputError:
+def _nothing_held_out(samples: list[Sample]) -> InputError:
+    count = len({sample.token_ids for sample in samples})
     return InputError(
-        f"{count} samples are too few to keep some apart for measuring the price",
+        f"{count} different samples are too few to keep some apart for measuring the price",
         "give at least 8 samples, or leave out --price",
         code="CALIB-TINY",
     )

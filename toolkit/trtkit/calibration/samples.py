@@ -73,16 +73,21 @@ def make_samples(
 
 
 def hold_out(samples: list[Sample]) -> tuple[list[Sample], list[Sample]]:
-    """(to measure on, kept apart): an eighth is kept apart to judge on, none when there are fewer than eight."""
-    count = len(samples) // _HELD_OUT_PART
-    return samples[: len(samples) - count], samples[len(samples) - count :]
+    """(to measure on, kept apart): an eighth is kept apart to judge on, none when there are fewer than eight.
+
+    A sample that occurs twice is on one of the two sides.
+    """
+    distinct = list({sample.token_ids: sample for sample in samples}.values())
+    kept = distinct[len(distinct) - len(distinct) // _HELD_OUT_PART :]
+    apart = {sample.token_ids for sample in kept}
+    return [sample for sample in samples if sample.token_ids not in apart], kept
 
 
 def _pieces(text: CalibrationText, ids: Sequence[int], max_len: int) -> Iterable[Sample]:
     """Pieces of max_len; a rest of a few tokens is dropped, unless it is all there is."""
     for number, start in enumerate(range(0, len(ids), max_len)):
         piece = tuple(ids[start : start + max_len])
-        if len(piece) >= _MIN_PIECE or not number:
+        if len(piece) >= min(_MIN_PIECE, max_len) or not number:
             yield Sample(f"{text.name}#{number}" if number else text.name, piece)
 
 

@@ -142,6 +142,27 @@ def test_the_figures_of_the_audit() -> None:
     assert not audit.clamped
 
 
+def test_the_median_of_an_even_number_of_scales_lies_between_two() -> None:
+    assert audit_scales({0: [0.5], 1: [1.5], 2: [0.1], 3: [7.0]}, 4).median == 1.0
+
+
+@pytest.mark.parametrize(("scale", "verdict"), [(0.3, "calibrated"), (0.5, "calibrated"), (1.0, "constant")])
+def test_a_single_layer_has_no_other_to_be_equal_to(scale: float, verdict: str) -> None:
+    assert audit_scales({0: [scale]}, 1).verdict == verdict
+
+
+def test_scales_of_double_precision_are_scales(tmp_path: Path) -> None:
+    out = with_scales(tmp_path, {0: 0.01, 1: 0.02})
+    write_rank(out, {**read_rank(out), SCALE.format(layer=2): np.array([0.03], "<f8")})
+    assert "SCALE-CALIBRATED" in codes(out)
+
+
+def test_the_fix_of_clamped_scales_is_no_export_that_clamps(tmp_path: Path) -> None:
+    """Also the ModelOpt of today clamps what it exports for TensorRT-LLM."""
+    (finding,) = check_trtllm_checkpoint(with_scales(tmp_path, {0: 1.0, 1: 1.0, 2: 1.5}))
+    assert finding.fix.startswith("measure and convert with trtkit (`trtkit calibrate`)")
+
+
 def test_scales_chosen_as_powers_of_two_do_not_look_clamped() -> None:
     assert not audit_scales({0: [1.0], 1: [4.0], 2: [2.0]}, NUM_LAYERS).clamped
     assert audit_scales({0: [1.0], 1: [4.0], 2: [2.5]}, NUM_LAYERS).clamped

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from trtkit.checkpoints.stored_tensor import StoredTensor
 LAYER_NUMBER = r"(0|[1-9][0-9]{0,8})"
 """A layer's number in a tensor's name, as a group of a pattern."""
 
-_READABLE = {"float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}
+_READABLE = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}
 Verdict = Literal["absent", "incomplete", "invalid", "constant", "calibrated"]
 
 
@@ -22,9 +23,10 @@ class ScaleAudit:
     """The verdict over one model's scales, and the figures behind it.
 
     missing and invalid name layers. num_ones counts layers with a scale of exactly 1.0; some of them among others above
-    it are the mark of exports that clamped scales to at least 1.0 (ModelOpt before March 2026). are_powers_of_two: all
-    of them, as `trtkit calibrate` chooses them: such scales may be equal without being a constant cast, unless they are
-    1.0. smallest, median and largest are over the valid scales, None without any.
+    it are the mark of exports that clamped scales to at least 1.0 (ModelOpt's for TensorRT-LLM; its one for Hugging
+    Face did before March 2026). are_powers_of_two: all of them, as `trtkit calibrate` chooses them: such scales may be
+    equal without being a constant cast, unless they are 1.0. smallest, median and largest are over the valid scales,
+    None without any.
     """
 
     verdict: Verdict
@@ -65,7 +67,7 @@ def audit_scales(scales: Mapping[int, Sequence[float]], num_layers: int) -> Scal
         num_ones=sum(1.0 in values for values in scales.values()),
         are_powers_of_two=_are_powers_of_two(valid),
         smallest=valid[0] if valid else None,
-        median=valid[len(valid) // 2] if valid else None,
+        median=median(valid) if valid else None,
         largest=valid[-1] if valid else None,
     )
 
@@ -77,7 +79,8 @@ def _verdict(missing: tuple[int, ...], invalid: tuple[int, ...], valid: list[flo
         return "invalid"
     if missing:
         return "incomplete"
-    is_chosen = valid[0] != 1.0 and _are_powers_of_two(valid)
+    # One layer alone is equal to itself, whoever measured it.
+    is_chosen = valid[0] != 1.0 and (num_layers == 1 or _are_powers_of_two(valid))
     return "constant" if valid[0] == valid[-1] and not is_chosen else "calibrated"
 
 

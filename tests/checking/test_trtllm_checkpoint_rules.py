@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 from tiny import FAMILIES, safetensors_bytes, tiny_checkpoint
 from trtkit.checking.folder_checks import check_trtllm_checkpoint
 from trtkit.checking.rules.scales import SCALE_RULES
@@ -153,7 +154,8 @@ def test_a_single_layer_has_no_other_to_be_equal_to(scale: float, verdict: str) 
 
 def test_scales_of_double_precision_are_scales(tmp_path: Path) -> None:
     out = with_scales(tmp_path, {0: 0.01, 1: 0.02})
-    write_rank(out, {**read_rank(out), SCALE.format(layer=2): np.array([0.03], "<f8")})
+    rank = out / "rank0.safetensors"
+    save_file({**load_file(rank), SCALE.format(layer=2): np.array([0.03], "<f8")}, rank)
     assert "SCALE-CALIBRATED" in codes(out)
 
 

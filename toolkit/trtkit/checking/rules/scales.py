@@ -121,8 +121,8 @@ SCALE_RULES: tuple[Rule[ScaledCheckpoint], ...] = (
         looks_at=_LOOKS,
         when="KV scales are exactly 1.0 in some layers and larger in the others",
         cause="{ones} layers have a KV scale of exactly 1.0 and none a smaller one (largest {largest:.3g}): clamped",
-        fix="measure and convert with trtkit (`trtkit calibrate`), or export for Hugging Face with a ModelOpt of March 2026"
-        " or later: its export for TensorRT-LLM always clamps",
+        fix="measure and convert with trtkit (`trtkit calibrate`), or export for Hugging Face with a ModelOpt of March"
+        " 2026 or later: its export for TensorRT-LLM always clamps",
         source="Model-Optimizer PR #1012; modelopt 0.47, torch/export/quant_utils.py",
         find=_scales_clamped,
         example=hit("", ones=30, largest=1.7),

@@ -1,5 +1,6 @@
 """The build YAML: every mistake in one message, unknown keys with a suggestion, --set over the file."""
 
+import datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +34,40 @@ def test_every_preset_loads_and_is_named_after_its_file(path: Path) -> None:
         ({"kv_cach": {}}, "kv_cach: unknown key, did you mean kv_cache?"),
         ({"target": {"checkpoint": "t", "dtyp": 1}}, "target.dtyp: unknown key, did you mean dtype?"),
         ({"speculation": {"kind": "draft_target", "max_drat_len": 2}}, "did you mean max_draft_len?"),
-        ({"limits": {"max_batch_size": 0}}, "limits.max_batch_size: Input should be greater than 0"),
-        ({"limits": {"max_batch_size": True}}, "limits.max_batch_size: Input should be a valid integer"),
-        ({"limits": {"max_batch_size": "8"}}, "limits.max_batch_size: Input should be a valid integer"),
-        ({"kv_cache": {"reuse": 1}}, "kv_cache.reuse: Input should be a valid boolean"),
+        ({"limits": {"max_batch_size": 0}}, "limits.max_batch_size: must be at least 1, not 0"),
+        ({"limits": {"max_batch_size": 10**20}}, "limits.max_batch_size: must be at most 2147483647, not 10"),
+        ({"limits": {"max_batch_size": True}}, "limits.max_batch_size: must be a whole number, not true"),
+        ({"limits": {"max_batch_size": "8"}}, "limits.max_batch_size: must be a whole number, not 8"),
+        ({"limits": {"max_batch_size": float("nan")}}, "limits.max_batch_size: must be a whole number, not nan"),
+        ({"limits": None}, "limits: the section is empty; write its keys, or leave it out"),
+        ({"gpu": "h100"}, "gpu: must be a section with keys of its own, not h100"),
+        ({"target": {"checkpoint": "t", "tensor_parallel": 10**11}}, "target.tensor_parallel: must be at most 1024"),
+        ({"target": {"checkpoint": " "}}, "target.checkpoint: is empty"),
+        ({"target": {"checkpoint": "a\0b"}}, "target.checkpoint: holds a zero character"),
+        ({"target": {}}, "target.checkpoint: is missing"),
+        (
+            {"target": {"checkpoint": "t", "dtype": "bf16"}},
+            "target.dtype: bf16 is none of float32, float16, bfloat16, did you mean bfloat16?",
+        ),
+        ({"backend": 3}, "backend: 3 is none of auto, engine, llmapi, reference"),
+        ({"speculation": {"kind": "draft"}}, "speculation: kind draft is unknown, did you mean draft_target?"),
+        ({"speculation": {"max_draft_len": 2}}, "lacks its key kind; write kind: none or kind: draft_target"),
+        ({"speculation": None}, "speculation: the section is empty"),
+        ({"name": None}, "name: is empty"),
+        ({"name": True}, "name: YAML reads true as yes or no; write it in quotes"),
+        ({"name": datetime.date(2026, 1, 2)}, "name: YAML reads 2026-01-02 as a date; write it in quotes"),
+        ({"name": ["x"]}, "name: must be a text, not ['x']"),
+        ({"verification": {"min_identical": float("nan")}}, "verification.min_identical: must be at most 1.0, not nan"),
+        ({"verification": {"max_ttft_ms": float("inf")}}, "verification.max_ttft_ms: must be a finite number, not inf"),
+        ({"kv_cache": {"reuse": 1}}, "kv_cache.reuse: must be true or false (without quotes), not 1"),
+        ({"kv_cache": {"block_size": 2**80}}, "kv_cache.block_size: must be at most 1024"),
         ({"kv_cache": {"block_size": 48}}, "block_size 48 is not a power of two"),
         ({"draft": None}, "draft_target needs a draft section"),
         ({"speculation": {"kind": "none"}}, "a draft is given, but speculation.kind is none"),
         ({"serving": {"http_port": 9000, "grpc_port": 9000}}, "must differ"),
         ({"target": {"checkpoint": "t", "tensor_parallel": 4, "expert_parallel": 3}}, "does not divide"),
         ({"attention_sinks": {"window_tokens": 64, "evict_tokens": 65}}, "exceeds window_tokens"),
-        ({"name": "../up"}, "name: String should match"),
+        ({"name": "../up"}, "name: must be letters, digits, dots, dashes and underscores, a letter or a digit first"),
     ],
 )
 def test_a_wrong_value_is_named_by_its_path(change: dict[str, Any], message: str) -> None:
@@ -92,6 +116,46 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None
     with pytest.raises(ConfigError) as caught:
         load_config(write(tmp_path, text))
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "name: a\nname: b\ntarget: {checkpoint: t}\n",
+            r"name stands in line 1\s+and once more\s+in .pair\.yaml., line 2",
+        ),
+        ("name: a\ntarget:\n  checkpoint: t\n  checkpoint: u\n", r"checkpoint stands in line 3"),
+        ("name: a\ntarget: {checkpoint: t, checkpoint: u}\n", r"checkpoint stands in line 2"),
+        ("name: a\ntarget:\n\tcheckpoint: t\n", r"in .pair\.yaml., line 3"),
+        ("name: a\ntarget: {checkpoint: t}\n---\nname: b\n", "single document"),
+        ("name: a\ntarget: " + "{a: " * 5000 + "1" + "}" * 5000 + "\n", "nests too deep"),
+        ("name: a\ntarget: !!python/object/apply:os.getcwd []\n", "could not determine a constructor"),
+    ],
+)
+def test_what_yaml_would_guess_at_is_refused_with_its_line(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        load_config(write(tmp_path, text))
+    assert caught.value.code == "CONFIG-FILE" and "pair.yaml" in caught.value.cause
+
+
+def test_merged_keys_may_be_overridden_and_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
+    text = "\ufeffname: x\ntarget: &t {checkpoint: t, dtype: float16}\ndraft: {<<: *t, dtype: float32}\n"
+    config = load_config(write(tmp_path, text + "speculation: {kind: draft_target}\n"))
+    assert config.draft is not None
+    assert (config.target.dtype, config.draft.dtype, config.draft.checkpoint) == ("float16", "float32", "t")
+
+
+def test_set_changes_one_of_two_sections_that_are_the_same_in_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "name: x\ntarget: &t {checkpoint: t}\ndraft: *t\nspeculation: {kind: draft_target}\n")
+    config = load_config(path, ["draft.dtype=float32"])
+    assert config.draft is not None
+    assert (config.target.dtype, config.draft.dtype) == ("bfloat16", "float32")
+
+
+def test_set_may_have_spaces_around_its_keys(tmp_path: Path) -> None:
+    path = write(tmp_path, "name: x\ntarget: {checkpoint: t}\n")
+    assert load_config(path, ["limits . max_batch_size = 3"]).limits.max_batch_size == 3
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:

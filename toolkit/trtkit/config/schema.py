@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 Backend = Literal["auto", "engine", "llmapi", "reference"]
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -18,6 +18,23 @@ Quantization = Literal[
     "int8_smoothquant",
     "nvfp4",
 ]
+
+
+def _named(text: str) -> str:
+    """A path or an id; the system can open neither nothing nor a name with a zero character."""
+    if not text.strip():
+        raise ValueError("is empty")
+    if "\0" in text:
+        raise ValueError("holds a zero character")
+    return text
+
+
+# Numbers that go into int32 fields of TensorRT-LLM and Triton, or count machines.
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Ranks = Annotated[int, Field(ge=1, le=1024)]
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
+BlockSize = Annotated[int, Field(ge=1, le=1024)]
+Name = Annotated[str, AfterValidator(_named)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -34,26 +51,26 @@ class Gpu(Section):
 
     name: str
     """A name of the catalogue (`trtkit plan --list-gpus`), e.g. h100-sxm-80gb."""
-    count: PositiveInt = 1
+    count: Ranks = 1
     """GPUs available to the deployment."""
 
 
 class Model(Section):
     """One checkpoint and how it is converted; the target and the draft have the same shape."""
 
-    checkpoint: str
+    checkpoint: Name
     """A folder (relative to the working directory), or a hub id such as meta-llama/Llama-3.2-1B-Instruct."""
-    revision: str | None = None
+    revision: Name | None = None
     """Branch, tag or commit of the hub id; null takes the default branch."""
     dtype: Dtype = "bfloat16"
     """Type of the weights that are not quantised, and of the computation."""
     quantization: Quantization = "none"
     """How the linear layers are stored."""
-    tensor_parallel: PositiveInt = 1
+    tensor_parallel: Ranks = 1
     """Ranks that every layer is cut over."""
-    pipeline_parallel: PositiveInt = 1
+    pipeline_parallel: Ranks = 1
     """Stages that the layers are spread over."""
-    expert_parallel: PositiveInt = 1
+    expert_parallel: Ranks = 1
     """Ranks of tensor_parallel that share out the experts instead of cutting them; it divides tensor_parallel."""
 
     @model_validator(mode="after")
@@ -77,7 +94,7 @@ class DraftTarget(Section):
 
     kind: Literal["draft_target"]
     """Draft-target speculative decoding."""
-    max_draft_len: PositiveInt = 5
+    max_draft_len: Count = 5
     """Draft tokens per step, at most."""
     acceptance: Literal["token", "logits"] = "token"
     """`token` compares ids, exact for greedy on any backend; `logits` does rejection sampling by the draft's logits."""
@@ -95,7 +112,7 @@ class KvCache(Section):
 
     dtype: KvDtype = "auto"
     """`auto` is the dtype of the model."""
-    block_size: PositiveInt = 32
+    block_size: BlockSize = 32
     """Tokens per block; a power of two."""
     reuse: bool = True
     """Keep the blocks of finished requests and start the next request from its longest known prefix."""
@@ -110,13 +127,13 @@ class KvCache(Section):
 class AttentionSinks(Section):
     """Endless sessions: the first tokens stay, the middle goes, the most recent ones are kept."""
 
-    sink_tokens: PositiveInt = 4
+    sink_tokens: Count = 4
     """First tokens that are never evicted."""
-    window_tokens: PositiveInt
+    window_tokens: Count
     """Most recent tokens kept besides the sinks."""
     strategy: Literal["rolling", "engine"] = "rolling"
     """`rolling`: the orchestrator drops old text; `engine`: the runtime's own StreamingLLM (TensorRT-LLM <= 0.21)."""
-    evict_tokens: PositiveInt | None = None
+    evict_tokens: Count | None = None
     """Tokens dropped at once by `rolling`; null takes a quarter of the window."""
 
     @model_validator(mode="after")
@@ -129,11 +146,11 @@ class AttentionSinks(Section):
 class Limits(Section):
     """What one server must be able to hold."""
 
-    max_batch_size: PositiveInt = 8
+    max_batch_size: Count = 8
     """Sequences in flight."""
-    max_input_len: PositiveInt = 4096
+    max_input_len: Count = 4096
     """Prompt tokens of one request, at most."""
-    max_output_len: PositiveInt = 1024
+    max_output_len: Count = 1024
     """Generated tokens of one request, at most."""
 
     @property
@@ -145,13 +162,13 @@ class Limits(Section):
 class Calibration(Section):
     """The data that activation and KV scales are measured on."""
 
-    samples: PositiveInt = 256
+    samples: Count = 256
     """Texts used."""
-    max_len: PositiveInt = 512
+    max_len: Count = 512
     """Tokens of each text, at most."""
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
     """Order and choice of the texts."""
-    prompts: str | None = None
+    prompts: Name | None = None
     """A JSONL or text file; null takes the text that trtkit ships."""
 
 
@@ -178,11 +195,11 @@ class Serving(Section):
 class Verification(Section):
     """What `trtkit parity` and `trtkit bench` use unless told otherwise."""
 
-    prompts: str | None = None
+    prompts: Name | None = None
     """A text or JSONL file of prompts; null takes the prompts that trtkit ships."""
-    max_new_tokens: PositiveInt = 128
+    max_new_tokens: Count = 128
     """Tokens generated per prompt."""
-    baseline: str | None = None
+    baseline: Name | None = None
     """A bench result to compare with."""
     min_identical: Share = 0.0
     """Share of prompts answered identically, at least. A different answer fails whatever the shares."""

@@ -1,6 +1,7 @@
 """Texts and samples: what is read, how it is cut, what is refused."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from tiny import VOCAB_SIZE, tiny_tokenizer
 from trtkit.calibration.samples import Sample, SampleOptions, hold_out, make_samples
 from trtkit.calibration.texts import CalibrationText, read_texts, shipped_texts
 from trtkit.errors import InputError
+from trtkit.evaluate.prompts.files import read_prompts
 
 
 @pytest.fixture
@@ -158,3 +160,68 @@ def test_messages_of_another_shape_are_refused_in_words(messages: str, tmp_path:
     (tmp_path / "set.jsonl").write_text(f'{{"messages": {messages}}}')
     with pytest.raises(InputError, match='messages should be a list of objects with "role" and "content"'):
         read_texts(tmp_path / "set.jsonl")
+
+
+CHAT = '{"messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "h\u00e9llo"}]}'
+# Odd forms of lines, most of them of chats.
+LINES = {
+    "chat": CHAT, "extra": '{"messages": [{"role": "user", "content": "x", "name": "y"}]}',
+    "empty content": '{"messages": [{"role": "user", "content": ""}]}',
+    "parts": '{"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]}',
+    "null content": '{"messages": [{"role": "user", "content": null}]}', "no content": '{"messages": [{"role": "a"}]}',
+    "role": '{"messages": [{"role": 1, "content": "x"}]}', "no turns": '{"messages": []}',
+    "object": '{"messages": {}}', "null": '{"messages": null}', "both": '{"text": "x", "messages": []}',
+    "mark": f"\ufeff{CHAT}", "marks": f"\ufeff\ufeff{CHAT}", "crlf": f"{CHAT}\r\n\r\n{CHAT}\r\n",
+    "cr": f"{CHAT}\r{CHAT}",
+    "blank": f"\n \t\n{CHAT}\n\n", "separator": '{"text": "a\u2028b\x85c"}', "control": '{"text": "a\x00b"}',
+    "surrogate": r'{"messages": [{"role": "user", "content": "\ud800"}]}', "pair": r'{"text": "\ud83d\ude00"}',
+    "long": json.dumps({"messages": [{"role": "user", "content": "word " * 400_000}]}), "array": f"[{CHAT}]",
+    "comma": f"{CHAT},", "two": CHAT + CHAT, "form feed": f"{CHAT}\x0c", "white": '{"text": "  "}',
+    "zero": '{"text": 0}',
+    "deep": '{"messages": ' + "[" * 100_000,
+    "aiperf": f'{{"data": [{{"session_id": "s",\n "payloads": [{CHAT[:-1]}, "max_tokens": 9}}, {{"prompt": "x"}}]}}]}}',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "json"])
+@pytest.mark.parametrize("form", LINES)
+def test_a_file_is_taken_as_the_prompts_of_a_verification_or_refused_by_both(
+    form: str, suffix: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"set.{suffix}"
+    path.write_bytes(LINES[form].encode())
+    asked = _taken(lambda: [(prompt.text, prompt.messages) for prompt in read_prompts(path)])
+    assert _taken(lambda: [(text.text, text.messages) for text in read_texts(path)]) == asked
+    assert (asked is not None) == ((suffix == "json") == (form == "aiperf") and form not in REFUSED)
+
+
+REFUSED = {"parts", "null content", "no content", "role", "no turns", "object", "null", "both", "marks", "control"}
+REFUSED |= {"surrogate", "array", "comma", "two", "form feed", "zero", "deep"}
+
+
+def _taken(read: Callable[[], list[tuple[str | None, tuple[tuple[str, str], ...]]]]) -> object:
+    try:
+        return read()
+    except InputError:
+        return None
+
+
+def test_a_huge_value_is_named_in_short(tmp_path: Path) -> None:
+    (tmp_path / "set.jsonl").write_text(json.dumps({"messages": [{"role": "user", "content": ["x" * 10_000]}]}))
+    with pytest.raises(InputError, match="is not a string") as caught:
+        read_texts(tmp_path / "set.jsonl")
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("content", "texts"),
+    [
+        ("a\n\nb", ["a", "b"]), ("a\n  \t\nb", ["a", "b"]), ("a\r\n\r\nb\r\n", ["a", "b"]),
+        ("\n\n\na\n\n\n\nb\n", ["a", "b"]),
+        ("  a\n b\n\n", ["  a\n b"]), ("a\n\nb\n---\nc", ["a\n\nb", "c"]), ("---\na\n---  \n\nb\n---", ["a", "b"]),
+        ("a --- b\n----\n\nc", ["a --- b\n----", "c"]),
+    ],
+)  # fmt: skip
+def test_texts_are_parted_by_empty_lines_or_by_dashes(content: str, texts: list[str], tmp_path: Path) -> None:
+    (tmp_path / "set.txt").write_bytes(content.encode())
+    assert [text.text for text in read_texts(tmp_path / "set.txt")] == texts

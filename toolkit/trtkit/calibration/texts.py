@@ -1,6 +1,7 @@
 """The texts calibration runs on: those trtkit ships and users' files. Knows text, no tokenizer and no model."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -8,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from trtkit.errors import InputError
+from trtkit.evaluate.prompts.aiperf_inputs import rows_of_inputs
 
 _FORMS = (
-    'a JSONL file with "text", "messages" (role and content) or "token_ids" on each line, '
-    "or a text file with empty lines between the texts"
+    'a .jsonl file with "text", "messages" (role and content, both strings) or "token_ids" on each line, '
+    "the inputs.json of an aiperf run, or a text file with empty lines between the texts"
 )
+_SHOWN = 60
+_EMPTY_LINE = re.compile(r"\n[^\S\n]*\n")
+_DASHES = re.compile(r"^---[^\S\n]*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -48,15 +53,15 @@ def read_texts(path: Path) -> list[CalibrationText]:
 
 
 def _parse(content: str, path: Path) -> list[CalibrationText]:
-    return _jsonl(content, path) if path.suffix.lower() in (".jsonl", ".json") else _paragraphs(content, path.stem)
+    return _PARSERS.get(path.suffix.lower(), _paragraphs)(content, path)
 
 
-def _paragraphs(content: str, stem: str) -> list[CalibrationText]:
-    """Texts are separated by a line of three dashes where there is one, else by empty lines."""
-    separator = "\n---\n" if "\n---\n" in content else "\n\n"
-    pieces = [piece.strip("\n") for piece in content.split(separator)]
+def _paragraphs(content: str, path: Path) -> list[CalibrationText]:
+    """Texts are separated by lines of three dashes where there are any, else by empty lines."""
+    separator = _DASHES if _DASHES.search(content) else _EMPTY_LINE
+    pieces = [piece.strip("\n") for piece in separator.split(content)]
     kept = [piece for piece in pieces if piece.strip()]
-    return [CalibrationText(f"{stem}-{number}", piece) for number, piece in enumerate(kept, 1)]
+    return [CalibrationText(f"{path.stem}-{number}", piece) for number, piece in enumerate(kept, 1)]
 
 
 def _jsonl(content: str, path: Path) -> list[CalibrationText]:
@@ -73,6 +78,19 @@ def _row(line: str, where: str, name: str) -> CalibrationText:
         return _text_of(row, name)
     except (ValueError, RecursionError) as error:
         raise InputError(f"is no text: {error}", f"give {_FORMS}", code="CALIB-TEXT", where=where) from None
+
+
+def _inputs(content: str, path: Path) -> list[CalibrationText]:
+    """What aiperf sent: the texts that a model was asked, in the order of the file."""
+    try:
+        rows = enumerate(rows_of_inputs(content), 1)
+        return [_text_of(row, f"{path.stem}-{number}") for number, row in rows]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        cause = f"is not what aiperf writes: {type(error).__name__}: {error}"
+        raise InputError(cause, f"give {_FORMS}", code="CALIB-TEXT", where=str(path)) from None
+
+
+_PARSERS = {".jsonl": _jsonl, ".json": _inputs}
 
 
 def _text_of(row: Mapping[str, Any], name: str) -> CalibrationText:
@@ -100,7 +118,7 @@ def _messages(value: object) -> tuple[tuple[str, str], ...]:
 
 def _string(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not a string")
+        raise ValueError(f"{repr(value)[:_SHOWN]} is not a string")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:

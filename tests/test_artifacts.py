@@ -129,6 +129,18 @@ def test_a_full_disk_is_one_clear_message(tmp_path: Path) -> None:
     assert not (tmp_path / "o").exists()
 
 
+def test_a_disk_that_is_full_from_the_first_file_on_is_the_same_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(BuildError, match="No space left") as caught, stage_output(tmp_path / "o", stage="t", key="k"):
+        pytest.fail("nothing can be written")
+    assert caught.value.code == "DISK" and caught.value.where == str(tmp_path / ".o.partial" / ".trtkit-key")
+
+
 def test_two_writers_cannot_write_one_stage(tmp_path: Path) -> None:
     with stage_output(tmp_path / "out", stage="t", key="k") as scratch:
         (scratch / "file.txt").write_text("first")

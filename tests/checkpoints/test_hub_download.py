@@ -1,5 +1,6 @@
 """What is fetched from the hub: whole checkpoints for a build, config.json and tokenizer for a look ahead."""
 
+import errno
 import fnmatch
 import hashlib
 import json
@@ -16,7 +17,7 @@ import yaml
 from tiny import tiny_checkpoint
 from trtkit.checkpoints.source import find_checkpoint, resolve_checkpoint
 from trtkit.config.load import load_config
-from trtkit.errors import CheckpointError
+from trtkit.errors import BuildError, CheckpointError
 from trtkit.pipeline.dry_run import dry_run
 from trtkit.pipeline.run import BuildOptions, build
 
@@ -60,6 +61,18 @@ def test_a_build_fetches_the_weights(hub: list[str], tmp_path: Path) -> None:
     folder = resolve_checkpoint("org/model", tmp_path)
     assert {"model.safetensors", "config.json", "tokenizer.json"} <= set(hub)
     assert find_checkpoint("org/model", tmp_path) == folder
+
+
+def test_a_disk_that_fills_up_while_a_checkpoint_is_fetched_is_no_fault_of_the_network(
+    hub: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", full)
+    with pytest.raises(BuildError, match="No space left on device") as caught:
+        resolve_checkpoint("org/model", tmp_path)
+    assert caught.value.code == "DISK" and "org--model" in str(caught.value.where)
 
 
 def test_pickles_are_fetched_only_when_they_are_allowed_and_all_there_is(hub: list[str], tmp_path: Path) -> None:

@@ -51,8 +51,38 @@ def test_a_full_disk_is_exit_3_and_a_program_error_stays_a_traceback() -> None:
         for error in ("OSError(errno.ENOSPC, 'No space left on device')", "OSError(errno.EBADF, 'Bad descriptor')")
     ]
     assert results[0].returncode == 3
-    assert results[0].stderr.startswith("trtkit: FILE: No space left on device\nFix: free space")
+    unnamed = "trtkit: FILE: a file that the system did not name: No space left on device\nFix: free space"
+    assert results[0].stderr.startswith(unnamed)
     assert results[1].returncode == 1 and "Traceback" in results[1].stderr
+
+
+@pytest.mark.parametrize("arguments", [["init", "--list"], ["init", "--list", "--json"]])
+def test_a_result_that_finds_the_disk_full_says_where_it_went(arguments: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-m", "trtkit", *arguments]
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False)
+    assert result.returncode == 3
+    assert result.stderr.startswith("trtkit: FILE: standard output: No space left on device\nFix: free space")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "file"),
+    [
+        (["init", "smollm2_spec", "--to", "out"], "out/smollm2_spec.yaml"),
+        (["export", "vllm", "c.yaml", "--to", "out/serve.sh"], "out/serve.sh"),
+    ],
+)
+def test_a_file_that_the_disk_does_not_take_is_named_and_left_whole_or_absent(
+    arguments: list[str], file: str, tmp_path: Path
+) -> None:
+    """No file may grow beyond 10 bytes: the write fails as on a full disk, and the system names nothing."""
+    (tmp_path / "c.yaml").write_text("name: p\ntarget: {checkpoint: t}\n")
+    program = "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (10, 10))\nfrom trtkit.cli.main import cli; cli()"
+    command = [sys.executable, "-P", "-B", "-c", program, *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert result.returncode == 2
+    assert f"trtkit: FILE: {file}: File too large" in result.stderr
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_nan_is_no_number_for_any_option(tmp_path: Path) -> None:

@@ -93,8 +93,8 @@ def stage_output(out: Path, *, stage: str, key: str) -> Iterator[Path]:
     scratch = scratch_of(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with _lock(scratch, out):
-        _prepare(scratch, key)
         try:
+            _prepare(scratch, key)
             yield scratch
             record = {"stage": stage, "key": key, "files": _file_sizes(scratch)}
             write_text(scratch / STAGE_RECORD, json.dumps(record, indent=1, sort_keys=True) + "\n")
@@ -111,7 +111,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a small file whole or not at all: beside, flushed to disk, renamed."""
+    """Write a small file whole or not at all: beside, flushed to disk, renamed. An OSError names `path`."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # _UNFINISHED knows it again
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -120,6 +120,9 @@ def write_bytes(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
+    except OSError as error:
+        error.filename = str(path)  # a write that finds the disk full names no file by itself
+        raise
     finally:
         beside.unlink(missing_ok=True)
 

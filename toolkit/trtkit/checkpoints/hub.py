@@ -1,10 +1,12 @@
 """Fetches a checkpoint, or its description, from the Hugging Face hub. The only user of huggingface_hub."""
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from trtkit.artifacts import disk_error, write_text
 from trtkit.errors import CheckpointError, MissingToolError
 
 HUB_FILES = "hub_files.json"
@@ -21,7 +23,7 @@ def download(name: str, out: Path, revision: str | None = None, *, weights: bool
 
     Without weights, only configuration and tokenizer, and HUB_FILES that stands for the weights by their digests.
     pickles: take them where the repository has no safetensors. Raises CheckpointError HUB when the hub cannot be
-    reached or does not know the id, CKPT-PICKLE when it has no safetensors for it.
+    reached or does not know the id, CKPT-PICKLE when it has no safetensors for it, BuildError DISK on a full disk.
     """
     try:
         from huggingface_hub import HfApi, snapshot_download
@@ -41,6 +43,8 @@ def download(name: str, out: Path, revision: str | None = None, *, weights: bool
         if weights and pickles and not _holds(partial, _WEIGHTS):
             fetch([_PICKLES], None)
     except (OSError, ValueError, _http_error(HfHubHTTPError)) as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise disk_error(error, partial) from error
         raise CheckpointError(
             f"{name} cannot be fetched from the hub: {str(error).splitlines()[0]}",
             "check the id, the network and the access rights (huggingface-cli login), or give a folder",
@@ -53,7 +57,7 @@ def download(name: str, out: Path, revision: str | None = None, *, weights: bool
             code="CKPT-PICKLE",
         )
     if listing is not None:
-        (partial / HUB_FILES).write_text(json.dumps(listing, indent=1) + "\n", encoding="utf-8")
+        write_text(partial / HUB_FILES, json.dumps(listing, indent=1) + "\n")
     partial.rename(out)
     return out
 

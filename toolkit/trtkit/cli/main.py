@@ -123,11 +123,14 @@ def _missing(error: ModuleNotFoundError) -> TrtkitError | ModuleNotFoundError:
 
 
 def _of_the_disk(error: OSError) -> TrtkitError | OSError:
-    """A file that cannot be read or written, or a full disk, as a message; any other error as it is."""
+    """A file that cannot be read or written, or a full disk, as a message; any other error as it is.
+
+    What writes bytes to an open file knows no name: trtkit's own writers add it.
+    """
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     if error.filename is None and not full:
         return error
-    where = None if error.filename is None else str(error.filename)
+    where = "a file that the system did not name" if error.filename is None else str(error.filename)
     cause = error.strerror or str(error)
     if full:
         return MissingToolError(

@@ -3,8 +3,8 @@
 import functools
 import json
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 import click
@@ -44,15 +44,18 @@ class Output(AbstractContextManager["Output"]):
         """Print the result: `record` as one JSON document with --json, else `text` (a string or a rich table)."""
         self.close_bars()
         self._is_mid_line = False
-        if self.as_json:
-            click.echo(json.dumps(record, indent=2))
-        else:
-            self._stdout.print(text, markup=False) if isinstance(text, str) else self._stdout.print(text)
+        with _named_stdout():
+            if self.as_json:
+                click.echo(json.dumps(record, indent=2))
+            else:
+                self._stdout.print(text, markup=False) if isinstance(text, str) else self._stdout.print(text)
+            sys.stdout.flush()
 
     def stream(self, piece: str) -> None:
         """Print a piece of a streamed text at once, without a newline."""
-        click.echo(piece, nl=False)
-        sys.stdout.flush()
+        with _named_stdout():
+            click.echo(piece, nl=False)
+            sys.stdout.flush()
         self._is_mid_line = not piece.endswith("\n") if piece else self._is_mid_line
 
     def note(self, text: str) -> None:
@@ -90,6 +93,16 @@ class Output(AbstractContextManager["Output"]):
             )
             self._bars.start()
         return self._bars
+
+
+@contextmanager
+def _named_stdout() -> Iterator[None]:
+    """A full disk below stdout is an error without a file's name; this gives it one."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or "standard output"
+        raise
 
 
 def with_output(function: Callable[..., R]) -> Callable[..., R]:

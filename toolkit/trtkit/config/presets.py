@@ -3,6 +3,7 @@
 import sysconfig
 from pathlib import Path
 
+from trtkit.artifacts import write_text
 from trtkit.errors import ConfigError
 
 _CHECKOUT = Path(__file__).resolve().parents[3] / "build_configs"
@@ -23,8 +24,7 @@ def copy_preset(name: str, folder: Path) -> Path:
     out = folder / f"{name}.yaml"
     if out.exists():
         raise ConfigError(f"{out} exists already", "edit it, delete it, or choose another --to", code="PRESET")
-    folder.mkdir(parents=True, exist_ok=True)
-    out.write_text(known[name].read_text(encoding="utf-8"), encoding="utf-8")
+    write_text(out, known[name].read_text(encoding="utf-8"))
     return out
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trtkit.artifacts import is_complete, read_record, stage_output
+from trtkit.artifacts import disk_error, is_complete, read_record, stage_output
 from trtkit.checking import check_config
 from trtkit.checking.deployment import resolve_backend
 from trtkit.config.schema import BuildConfig
@@ -130,9 +130,13 @@ def build(config: BuildConfig, options: BuildOptions, on_progress: OnProgress = 
     findings += [finding for finding in stage_findings(stages, request) if finding.code not in options.ignore]
     if options.only is not None:
         return BuildReport(request.out, tuple(results), tuple(findings), None)
-    write_launch(request)
-    document = manifest_document(request, options.overrides, options.ignore, findings, results)
-    return BuildReport(request.out, tuple(results), tuple(findings), write_manifest(request.out, document))
+    try:
+        write_launch(request)
+        document = manifest_document(request, options.overrides, options.ignore, findings, results)
+        manifest = write_manifest(request.out, document)
+    except OSError as error:
+        raise disk_error(error, request.out) from error
+    return BuildReport(request.out, tuple(results), tuple(findings), manifest)
 
 
 def runners(request: BuildRequest, on_progress: OnProgress) -> dict[str, Callable[[Path], None]]:

@@ -1,8 +1,10 @@
 """The picture of a plan: speed-up over draft length, memory over context. The only user of matplotlib here."""
 
+import io
 from pathlib import Path
 from typing import Any
 
+from trtkit.artifacts import write_bytes
 from trtkit.errors import InputError, MissingToolError
 from trtkit.planning.memory import RUNTIME_BYTES
 from trtkit.planning.model_plan import ModelPlan
@@ -36,8 +38,9 @@ def write_plot(plan: Plan, path: Path) -> None:
     _draw_gains(left, plan)
     _draw_memory(right, plan)
     figure.suptitle(plan.config.name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=150, format=path.suffix.removeprefix("."))
+    write_bytes(path, picture.getvalue())
 
 
 def _draw_gains(axes: Any, plan: Plan) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -11,16 +12,17 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from deployed_tiny import change_weights, deployed_tiny
+from deployed_tiny import change_weights, copy_of, deployed_tiny
 from trtkit.builds import Build
 from trtkit.cli.bench import command as bench
 from trtkit.cli.main import cli
+from trtkit.cli.parity import command as parity
 from trtkit.errors import InputError
 from trtkit.evaluate.assertions import assert_latency, assert_parity
 from trtkit.evaluate.bench.limits import LatencyLimits, broken_limits
 from trtkit.evaluate.bench.run import BenchOptions
 from trtkit.evaluate.oracle.record_choice import PromptChoice
-from trtkit.evaluate.repeat import bench_command
+from trtkit.evaluate.repeat import bench_command, sampling_command
 
 CHOICE = PromptChoice(limit=6)
 
@@ -89,21 +91,21 @@ def test_speed(trtkit_build, trtkit_server):
 
 def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     (folder / "test_deployment.py").write_text(USERS_TESTS)
-    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "trtkit.pytest", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return child_pytest(folder, "-q", *arguments)
+
+
+def child_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A pytest with settings of its own, wherever this one takes its from."""
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    command = [sys.executable, "-P", "-m", "pytest", "-p", "trtkit.pytest", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.tritonserver
 def test_the_shipped_tests_run_on_a_build(build: Build, tmp_path: Path) -> None:
-    command = [sys.executable, "-P", "-m", "pytest", "-q", "-rs", "-p", "trtkit.pytest", "--pyargs"]
-    command += [
-        "trtkit.evaluate.shipped_tests",
-        "--trtkit-build",
-        str(build.folder),
-        "--trtkit-min-acceptance-rate",
-        "2",
-    ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    asked = ["--trtkit-build", str(build.folder), "--trtkit-min-acceptance-rate", "2"]
+    done = child_pytest(tmp_path, "-q", "-rs", "--pyargs", "trtkit.evaluate.shipped_tests", *asked)
     # The tiny build has no chat template, takes short prompts alone, and likes no token; no rate is above 1.
     assert "acceptance_rate 1, at least 2 asked for" in done.stdout, done.stdout
     assert "1 failed, 3 passed, 5 skipped" in done.stdout, done.stdout
@@ -147,7 +149,7 @@ def test_a_report_says_the_command_that_does_it_again(build: Build) -> None:
 
 def test_every_option_of_a_bench_is_in_the_command_that_does_it_again() -> None:
     options = BenchOptions(
-        PromptChoice(limit=3),
+        PromptChoice(limit=3, group="code", max_new_tokens=8),
         draft_lens=(1, 2),
         concurrencies=(4,),
         num_requests=5,
@@ -159,10 +161,23 @@ def test_every_option_of_a_bench_is_in_the_command_that_does_it_again() -> None:
     )
     command = bench_command(Path("b"), options)
     assert command == (
-        "trtkit bench b --limit 3 --max-ttft-ms 200.0 --draft-len 1 --draft-len 2 --concurrency 4 --requests 5 "
-        "--baseline 'a b.json' --warm --no-plot --oracle"
+        "trtkit bench b --limit 3 --max-new-tokens 8 --group code --max-ttft-ms 200.0 --draft-len 1 --draft-len 2 "
+        "--concurrency 4 --requests 5 --baseline 'a b.json' --warm --no-plot --oracle"
     )
     bench.make_context("bench", shlex.split(command)[2:]).close()
+
+
+def test_the_command_of_a_sampling_asks_for_the_same_prompts(build: Build, tmp_path: Path) -> None:
+    """Without a limit the assertion takes every prompt, and the command three."""
+    (tmp_path / "p.txt").write_text("a\nb\nc\nd\n")
+    choices = (PromptChoice(tmp_path / "p.txt"), PromptChoice(limit=2, group="code", max_new_tokens=8))
+    for choice in choices:
+        said = sampling_command(build, choice, 0.25, 7)
+        with parity.commands["sampling"].make_context("sampling", shlex.split(said)[3:]) as context:
+            asked = context.params
+        assert (asked["build"], asked["distance"], asked["seed"]) == (build.folder, 0.25, 7)
+        again = PromptChoice(asked["prompts"], asked["limit"], group=asked["group"])
+        assert again.read(build) == choice.read(build)
 
 
 @pytest.mark.tritonserver
@@ -187,7 +202,8 @@ def test_a_class_that_no_prompt_is_of_is_refused(build: Build) -> None:
         assert_parity(build, PromptChoice(group="poems"), in_process=True)
 
 
-def test_a_difference_fails_with_the_report(build: Build) -> None:
-    change_weights(build, "target", lambda tensors: tensors["transformer.ln_f.weight"].mul_(-1))
+def test_a_difference_fails_with_the_report(build: Build, tmp_path: Path) -> None:
+    broken = copy_of(build, tmp_path / "build")
+    change_weights(broken, "target", lambda tensors: tensors["transformer.ln_f.weight"].mul_(-1))
     with pytest.raises(AssertionError, match=r"(?s)PARITY: different.*\| prompt \|.*at token 0 the oracle says"):
-        assert_parity(build, CHOICE, in_process=True)
+        assert_parity(broken, CHOICE, in_process=True)

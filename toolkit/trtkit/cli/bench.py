@@ -28,6 +28,7 @@ _FIGURE = FiniteRange(min=0, min_open=True)
 @click.option("--prompts", type=_FILE, help="Text or JSONL; default: shipped.")
 @click.option("--limit", type=_POSITIVE, help="Only the first N prompts.")
 @click.option("--max-new-tokens", type=_POSITIVE, help="Length of the answers.")
+@click.option("--group", help="Only the prompts of this class.")
 @click.option("--draft-len", "draft_lens", type=_POSITIVE, multiple=True, help="Repeatable; default: the build's.")
 @click.option("--concurrency", "concurrencies", type=_POSITIVE, multiple=True, help="Requests under way; repeatable.")
 @click.option(
@@ -60,7 +61,7 @@ def command(output: Output, target: str, **options: Any) -> None:
     TTFT, TPOT, tokens per second and acceptance by concurrency, the speed-up of speculation, and the draft length to
     use, which is 0 where speculation loses.
     """
-    choice = PromptChoice(*(options.pop(key) for key in ("prompts", "limit", "max_new_tokens")))
+    choice = PromptChoice(*(options.pop(key) for key in ("prompts", "limit", "max_new_tokens", "group")))
     limits = LatencyLimits(**{field.name: options.pop(field.name) for field in fields(LatencyLimits)})
     document = bench_deployment(
         parse_target(target),

@@ -29,13 +29,16 @@ def command() -> None:
     """Compare a deployment's greedy tokens with those of transformers on the original checkpoint."""
 
 
+_GROUP = click.option("--group", help="Only the prompts of this class.")
+
+
 def _prompt_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that choose prompts, the same for record and check."""
     options = (
         click.option("--prompts", type=_FILE, help="Text or JSONL file; default: the prompts that trtkit ships."),
         click.option("--limit", type=click.IntRange(min=1), help="Only the first N prompts."),
         click.option("--max-new-tokens", type=click.IntRange(min=1), help="Length of the answers."),
-        click.option("--group", help="Only the prompts of this class."),
+        _GROUP,
     )
     for option in reversed(options):
         function = option(function)
@@ -111,11 +114,12 @@ def check(output: Output, target: str, **options: Any) -> None:
 @click.argument("build", type=click.Path(path_type=Path))
 @click.option("--prompts", type=_FILE, help="Text or JSONL file; default: the prompts that trtkit ships.")
 @click.option("--limit", type=click.IntRange(min=1), default=8, show_default=True, help="Only the first N prompts.")
+@_GROUP
 @click.option(
     "--role", type=click.Choice(["target", "draft"]), default="target", show_default=True, help="Which model."
 )
 @with_output
-def checkpoint(output: Output, build: Path, prompts: Path | None, limit: int, role: str) -> None:
+def checkpoint(output: Output, build: Path, role: str, **choice: Any) -> None:
     """Compare BUILD's converted checkpoint with the original, layer by layer, without a server.
 
     Names the first part of the first layer whose output rounding does not explain, and exits with 1.
@@ -123,9 +127,8 @@ def checkpoint(output: Output, build: Path, prompts: Path | None, limit: int, ro
     require_oracle_libraries()  # torch is imported here, so that --help and check do without it
     from trtkit.evaluate.checkpoint.run import compare_checkpoint, refuse_fault
 
-    choice = PromptChoice(prompts, limit)
     document = compare_checkpoint(
-        open_build(build), choice, role=role, command=command_line(), on_progress=output.progress
+        open_build(build), PromptChoice(**choice), role=role, command=command_line(), on_progress=output.progress
     )
     output.result(document, render_layers(document))
     refuse_fault(document)
@@ -135,6 +138,7 @@ def checkpoint(output: Output, build: Path, prompts: Path | None, limit: int, ro
 @click.argument("build", type=click.Path(path_type=Path))
 @click.option("--prompts", type=_FILE, help="Text or JSONL file; default: the prompts that trtkit ships.")
 @click.option("--limit", type=click.IntRange(min=1), default=3, show_default=True, help="Only the first N prompts.")
+@_GROUP
 @click.option(
     "--samples", "most_samples", type=click.IntRange(min=64), default=2000, show_default=True, help="At most."
 )
@@ -150,7 +154,7 @@ def checkpoint(output: Output, build: Path, prompts: Path | None, limit: int, ro
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Repeats the whole check.")
 @click.option("--alpha", type=FiniteRange(0, 1, min_open=True), default=0.01, show_default=True)
 @with_output
-def sampling(output: Output, build: Path, prompts: Path | None, limit: int, **options: Any) -> None:
+def sampling(output: Output, build: Path, **options: Any) -> None:
     """Test whether BUILD's samples, with and without speculation, follow the original target's distribution.
 
     An exact test at up to four looks, so that a good deployment ends it early. --alpha is the probability of a false
@@ -160,7 +164,8 @@ def sampling(output: Output, build: Path, prompts: Path | None, limit: int, **op
     require_oracle_libraries()
     from trtkit.evaluate.sampling.run import SamplingOptions, check_sampling, refuse_bias
 
-    chosen = SamplingOptions(PromptChoice(prompts, limit), **options, command=command_line())
+    choice = PromptChoice(**{key: options.pop(key) for key in ("prompts", "limit", "group")})
+    chosen = SamplingOptions(choice, **options, command=command_line())
     document = check_sampling(open_build(build), chosen, output.progress)
     output.result(document, render_samples(document))
     refuse_bias(document)

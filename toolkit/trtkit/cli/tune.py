@@ -26,6 +26,7 @@ _POSITIVE = click.IntRange(min=1)
 @click.option("--prompts", type=_FILE, help="Text or JSONL; default: shipped.")
 @click.option("--limit", type=_POSITIVE, help="Only the first N prompts.")
 @click.option("--max-new-tokens", type=_POSITIVE, help="Length of the answers.")
+@click.option("--group", help="Only the prompts of this class.")
 @click.option(
     "--draft-len", "draft_lens", type=_POSITIVE, multiple=True, help="Repeatable; default: up to the build's."
 )
@@ -51,7 +52,7 @@ def command(output: Output, target: str, **options: Any) -> None:
     Successive halving inside --budget: every length gets some requests, the better half twice as many, and so on, with
     the plain target beside them. BUILD gets draft_schedule.json, which a running server takes up at once.
     """
-    choice = PromptChoice(*(options.pop(key) for key in ("prompts", "limit", "max_new_tokens")))
+    choice = PromptChoice(*(options.pop(key) for key in ("prompts", "limit", "max_new_tokens", "group")))
     document = tune_deployment(
         parse_target(target), TuneOptions(choice, **options, command=command_line()), on_progress=output.progress
     )

@@ -47,7 +47,7 @@ def assert_sampling(build: Build, choice: PromptChoice, *, distance: float = 0.2
     # torch takes a second to import, and the other assertions do without it.
     from trtkit.evaluate.sampling.run import SamplingOptions, check_sampling, refuse_bias
 
-    command = sampling_command(build.folder, choice, distance, seed)
+    command = sampling_command(build, choice, distance, seed)
     document = check_sampling(build, SamplingOptions(choice, distance=distance, seed=seed, command=command))
     try:
         refuse_bias(document)

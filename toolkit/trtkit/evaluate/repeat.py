@@ -2,9 +2,10 @@
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
+from trtkit.builds import Build
 from trtkit.evaluate.bench.run import BenchOptions
 from trtkit.evaluate.oracle.record_choice import PromptChoice
 from trtkit.evaluate.parity.run import CheckOptions
@@ -46,9 +47,10 @@ def bench_command(build: Path, options: BenchOptions) -> str:
     return shlex.join(words)
 
 
-def sampling_command(build: Path, choice: PromptChoice, distance: float, seed: int) -> str:
-    """`trtkit parity sampling` with these options."""
-    words = ["trtkit", "parity", "sampling", str(build), *_given(choice)]
+def sampling_command(build: Build, choice: PromptChoice, distance: float, seed: int) -> str:
+    """`trtkit parity sampling` with these options. Its --limit has a default, and answers are of one length."""
+    chosen = replace(choice, limit=choice.limit or len(choice.read(build)), max_new_tokens=None)
+    words = ["trtkit", "parity", "sampling", str(build.folder), *_given(chosen)]
     return shlex.join([*words, "--distance", str(distance), "--seed", str(seed)])
 
 

@@ -106,8 +106,27 @@ def test_a_baseline_made_again_keeps_what_was_edited(tmp_path: Path) -> None:
     assert again["runs"] == {"speculative K=4 c=1": {"acceptance_rate": 0.25}}
     other = bench()
     other["runs"] = other["runs"][:2]
-    with pytest.raises(InputError, match="none of the baseline's runs"):
+    with pytest.raises(InputError, match="speculative K=4 c=1: acceptance_rate"):
         write_baseline(path, other)
+    assert read_baseline(path) == again
+
+
+def test_a_baseline_loses_no_measure_when_it_is_made_again(tmp_path: Path) -> None:
+    write_baseline(tmp_path / "baseline.json", bench())
+    without_oracle = bench()
+    del without_oracle["runs"][0]
+    with pytest.raises(
+        InputError, match=r"does not measure: target K=0 c=1: over_transformers, speculative K=4 c=1: ov"
+    ):
+        write_baseline(tmp_path / "baseline.json", without_oracle)
+    assert read_baseline(tmp_path / "baseline.json") == BASELINE
+
+
+def test_a_bench_without_the_runs_of_a_baseline_is_refused_before_it_measures(tmp_path: Path) -> None:
+    write_baseline(tmp_path / "baseline.json", bench())
+    options = BenchOptions(PromptChoice(), draft_lens=(2,), baseline=tmp_path / "baseline.json", update_baseline=True)
+    with pytest.raises(InputError, match=r"does not measure: speculative K=4 c=1\n"):
+        bench_deployment(Target("nobody", address="127.0.0.1:1"), options)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +153,7 @@ def test_a_missing_baseline_says_how_to_make_one(tmp_path: Path) -> None:
         ({"runs": {"a": {"speedup": float("nan")}}}, "speedup is nan"),
         ({"runs": {"a": {"speedup": "1.5"}}}, "speedup is '1.5'"),
         ({"runs": {"a": {"speedup": None}}}, "speedup is None"),
+        ({"runs": {"a": {"speedup": -1.5}}}, "speedup is -1.5"),
         ({"runs": {"a": {"speed": 1.5}}}, "no tolerance for speed"),
         ({"runs": 5}, "AttributeError"),
         ({"tolerances": {"speedup": float("nan")}}, "tolerance nan"),

@@ -165,3 +165,6 @@ def test_a_bench_is_held_to_its_baseline(build: Build, address: str, tmp_path: P
     assert result.exit_code == 1
     assert "mean_acceptance_length" in result.stderr and "99.000" in result.stderr
     assert "tokens/pass" in result.stdout  # the report comes first
+    before = path.read_text()
+    assert trtkit(*bench, "--update-baseline", "--max-ttft-ms", "0.0001").exit_code == 1
+    assert path.read_text() == before  # a bench that failed is no baseline

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -56,15 +56,20 @@ def measures_of(document: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         }
         kept = {measure: value for measure, value in values.items() if value is not None}
         if kept:
-            measures[f"{run['mode']} K={run['max_draft_len']} {pace_of(run)}"] = kept
+            measures[run_key(run)] = kept
     return measures
+
+
+def run_key(run: Mapping[str, Any]) -> str:
+    """What a run is called in a baseline: "target K=0 c=1", "speculative K=4 2/s"."""
+    return f"{run['mode']} K={run['max_draft_len']} {pace_of(run)}"
 
 
 def baseline_of(document: Mapping[str, Any], standing: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The baseline that this bench makes, to be committed and edited.
 
-    A standing one keeps its tolerances, and those of its runs and measures that this bench has: what was taken out by
-    hand does not come back.
+    A standing one keeps its tolerances, its runs and its measures: what was taken out by hand does not come back, and
+    nothing gets lost. Raises InputError when there is nothing to keep, or one of those was not measured.
     """
     measured = measures_of(document)
     if not measured:
@@ -74,18 +79,10 @@ def baseline_of(document: Mapping[str, Any], standing: Mapping[str, Any] | None 
             code="BASELINE",
         )
     if standing is not None:
-        chosen = {run: measures.keys() for run, measures in standing["runs"].items()}
+        _refuse_missing([f"{each.run}: {each.measure}" for each in _compared(document, standing) if each.value is None])
         measured = {
-            run: {measure: value for measure, value in measures.items() if measure in chosen[run]}
-            for run, measures in measured.items()
-            if run in chosen
+            run: {measure: measured[run][measure] for measure in measures} for run, measures in standing["runs"].items()
         }
-        if not measured:
-            raise InputError(
-                "this bench has none of the baseline's runs",
-                f"measure {', '.join(chosen)}; or remove the file to begin another",
-                code="BASELINE",
-            )
     return {
         "schema": SCHEMA,
         "deployment": document["deployment"],
@@ -94,6 +91,21 @@ def baseline_of(document: Mapping[str, Any], standing: Mapping[str, Any] | None 
         "runs": measured,
         "versions": document["versions"],
     }
+
+
+def refuse_unplanned(standing: Mapping[str, Any], planned: Iterable[str]) -> None:
+    """Raise InputError when a bench of these runs cannot measure all that a standing baseline holds."""
+    names = set(planned)
+    _refuse_missing([run for run in standing["runs"] if run not in names])
+
+
+def _refuse_missing(missing: Sequence[str]) -> None:
+    if missing:
+        raise InputError(
+            f"the baseline also holds what this bench does not measure: {', '.join(missing)}",
+            "measure that too, with the options of the command in the file; or take it out of the file",
+            code="BASELINE",
+        )
 
 
 def read_baseline(path: Path) -> dict[str, Any]:
@@ -130,7 +142,7 @@ def _validate(baseline: Mapping[str, Any]) -> None:
     for run, measure, value in values:
         if measure not in baseline["tolerances"]:
             raise ValueError(f"{run}: no tolerance for {measure}")
-        if not _is_number(value):
+        if not (_is_number(value) and value >= 0):
             raise ValueError(f"{run}: {measure} is {value!r}")
 
 

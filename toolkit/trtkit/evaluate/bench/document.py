@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from trtkit.evaluate.bench.latency import RunStats
-from trtkit.evaluate.bench.plan import BenchPlan, BenchRun
+from trtkit.evaluate.bench.plan import BenchPlan, BenchRun, Load
 from trtkit.evaluate.bench.speedup import WORTHWHILE, recommended_draft_lens, speedups_of
 
 SCHEMA = "trtkit.bench-report/1"
@@ -61,15 +61,19 @@ def bench_document(runs: Sequence[BenchRun], plan: BenchPlan, context: BenchCont
 
 
 def _run(run: BenchRun) -> dict[str, Any]:
-    load = {
-        "mode": run.load.mode,
-        "max_draft_len": run.load.draft_len,
-        "loop": "open" if run.load.concurrency is None else "closed",
-        "concurrency": run.load.concurrency,
-        "request_rate": run.load.rate,
-    }
     groups = {name: _group(stats) for name, stats in run.groups.items() if stats is not None}
-    return load | _stats(run.stats) | {"groups": groups}
+    return load_fields(run.load) | _stats(run.stats) | {"groups": groups}
+
+
+def load_fields(load: Load) -> dict[str, Any]:
+    """What a run says of its load."""
+    return {
+        "mode": load.mode,
+        "max_draft_len": load.draft_len,
+        "loop": "open" if load.concurrency is None else "closed",
+        "concurrency": load.concurrency,
+        "request_rate": load.rate,
+    }
 
 
 def _stats(stats: RunStats | None) -> dict[str, Any]:

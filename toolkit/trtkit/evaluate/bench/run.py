@@ -12,8 +12,15 @@ from trtkit.artifacts import disk_error, write_text
 from trtkit.builds import Build
 from trtkit.checkpoints.stop_ids import read_stop_ids
 from trtkit.errors import DifferenceError, InputError
-from trtkit.evaluate.bench.baseline import baseline_of, compare, read_baseline, regression_line
-from trtkit.evaluate.bench.document import BenchContext, bench_document
+from trtkit.evaluate.bench.baseline import (
+    baseline_of,
+    compare,
+    read_baseline,
+    refuse_unplanned,
+    regression_line,
+    run_key,
+)
+from trtkit.evaluate.bench.document import BenchContext, bench_document, load_fields
 from trtkit.evaluate.bench.html import bench_html
 from trtkit.evaluate.bench.limits import LatencyLimits, broken_limits
 from trtkit.evaluate.bench.load import Timer, poisson_times
@@ -75,6 +82,8 @@ def bench_deployment(
     baseline_path = _baseline_path(target, options)
     standing = _standing_baseline(baseline_path, options)
     plan = _plan(target, options)
+    if standing is not None and options.update_baseline:
+        refuse_unplanned(standing, [run_key(load_fields(load)) for load in plan.loads])
     with open_address(target, on_progress) as address:
         runs = run_loop(_run(target, address, plan, Timer(clock_ns), on_progress))
     document = bench_document(runs, plan, _context(target, options))
@@ -84,7 +93,7 @@ def bench_deployment(
         document["baseline"] = {"file": str(baseline_path), **compare(document, standing)}
     out = options.out or (target.build.folder / "bench" if target.build is not None else Path("bench"))
     _write(document, plan, out, plot=options.plot)
-    if baseline_path and options.update_baseline:
+    if baseline_path and options.update_baseline and not document["broken_limits"]:
         write_baseline(baseline_path, document)
     return document
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import yaml
 from tiny import tiny_checkpoint
 from trtkit.builds import open_build
 from trtkit.config.load import load_config
-from trtkit.errors import CheckpointError, InputError, MissingToolError
+from trtkit.errors import BuildError, CheckpointError, InputError, MissingToolError
 from trtkit.pipeline import rendering
 from trtkit.pipeline.dry_run import dry_run
 from trtkit.pipeline.run import BuildOptions, BuildReport, build
@@ -135,6 +136,58 @@ def test_a_damaged_stage_is_made_again(config_file: Path) -> None:
     (out / "checkpoints" / "draft" / "rank0.safetensors").unlink()
     report = run(config_file)
     assert "convert draft" not in skipped(report) and "convert target" in skipped(report)
+
+
+FOREIGN = ("checkpoints/target/notes.txt", "tokenizer/tokenizer.json", "model_repository/mine/config.pbtxt")
+
+
+@pytest.mark.parametrize("name", [*FOREIGN, "manifest.json", "launch/serve.sh", "engines/draft"])
+def test_a_build_takes_nothing_away_that_no_build_wrote(config_file: Path, name: str) -> None:
+    """--out names a folder in which somebody keeps files of their own."""
+    mine = config_file.parent / "build" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text('{"precious": 1}')
+    options = BuildOptions(cache=config_file.parent, where="t", out=config_file.parent / "build")
+    for attempt in (lambda: run(config_file), lambda: dry_run(load_config(config_file), options)):
+        with pytest.raises(InputError, match="which no build wrote") as caught:
+            attempt()
+        assert caught.value.code == "OUT-EXISTS" and mine.name in caught.value.cause
+    assert [path for path in (config_file.parent / "build").rglob("*") if path.is_file()] == [mine]
+
+
+def test_what_others_put_beside_a_finished_stage_stays_until_the_stage_would_be_replaced(config_file: Path) -> None:
+    out = run(config_file).out
+    for name in FOREIGN[::2]:
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_text("mine")
+    assert set(STAGES[1:]) == set(skipped(run(config_file))), "nothing of its own has changed"
+    with pytest.raises(InputError, match=r"mine/config\.pbtxt"):
+        run(config_file, "limits.max_batch_size=3", only="repository")
+    assert (out / FOREIGN[2]).read_text() == "mine"
+
+
+def test_what_a_server_leaves_in_the_repository_is_nobody_s(config_file: Path) -> None:
+    out = run(config_file).out
+    for name in ("tensorrt_llm/1/model.py", "tensorrt_llm_bls/1/__pycache__/model.cpython-312.pyc"):
+        (out / "model_repository" / name).parent.mkdir(exist_ok=True)
+        (out / "model_repository" / name).touch()
+    report = run(config_file, "limits.max_batch_size=3")
+    assert "repository" not in skipped(report)
+    assert not list(report.out.rglob("*.pyc"))
+
+
+def test_a_build_directory_that_is_a_loop_of_links_is_one_clear_message(config_file: Path) -> None:
+    out = config_file.parent / "build"
+    out.symlink_to("loop")
+    (config_file.parent / "loop").symlink_to("build")
+    with pytest.raises(BuildError, match="links lead to each other"):
+        run(config_file)
+
+
+def test_the_command_that_comes_next_can_be_copied(config_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "it's here"
+    report = build(load_config(config_file), BuildOptions(cache=tmp_path, where="t", out=out))
+    assert shlex.split(report.next_command) == ["trtkit", "serve", str(out)]
 
 
 def test_a_dry_run_names_exactly_the_files_that_a_build_writes(config_file: Path) -> None:

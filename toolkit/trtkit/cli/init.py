@@ -1,5 +1,6 @@
 """`trtkit init`."""
 
+import shlex
 from pathlib import Path
 
 import click
@@ -23,4 +24,4 @@ def command(output: Output, preset: str | None, folder: Path, listing: bool) -> 
     if preset is None:
         raise ConfigError("no preset named", "trtkit init --list shows them", code="PRESET")
     out = copy_preset(preset, folder)
-    output.result({"schema": "trtkit.init/1", "config": str(out)}, f"{out}\nnext  trtkit build {out}")
+    output.result({"schema": "trtkit.init/1", "config": str(out)}, f"{out}\nnext  trtkit build {shlex.quote(str(out))}")

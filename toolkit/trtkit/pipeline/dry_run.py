@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trtkit.artifacts import is_complete
 from trtkit.checkpoints.quantized import QUANT_FILE
 from trtkit.config.schema import BuildConfig
 from trtkit.conversion.hf_files import hf_files
@@ -13,6 +12,7 @@ from trtkit.conversion.report import MANIFEST_NAME
 from trtkit.pipeline.calibrate import FILES as CALIBRATION_FILES
 from trtkit.pipeline.engine_backend import planned_command
 from trtkit.pipeline.launch import FOLDER, launch_texts
+from trtkit.pipeline.out_folder import refuse_to_overwrite
 from trtkit.pipeline.rendering import repository_texts
 from trtkit.pipeline.request import BuildRequest
 from trtkit.pipeline.run import BuildOptions, prepare
@@ -54,7 +54,9 @@ def dry_run(config: BuildConfig, options: BuildOptions, on_progress: OnProgress 
     Raises what a build would raise before its first stage, except for tools that this machine lacks.
     """
     request, _ = prepare(config, options, on_progress, without_weights=True)
-    planned = [_planned(stage, request) for stage in plan_stages(request) if options.only in (None, stage.group)]
+    stages = [stage for stage in plan_stages(request) if options.only in (None, stage.group)]
+    refuse_to_overwrite(request.out, stages)
+    planned = [_planned(stage, request) for stage in stages]
     launch = launch_texts(request) if options.only is None else {}
     if launch:
         planned.append(PlannedStage("launch", request.out / FOLDER, False, tuple(launch), texts=launch))
@@ -63,9 +65,8 @@ def dry_run(config: BuildConfig, options: BuildOptions, on_progress: OnProgress 
 
 def _planned(stage: Stage, request: BuildRequest) -> PlannedStage:
     texts = _texts(stage, request)
-    skipped = is_complete(stage.out, stage.key)
     files = tuple(texts) or _files(stage, request)
-    return PlannedStage(stage.name, stage.out, skipped, files, _command(stage, request), texts)
+    return PlannedStage(stage.name, stage.out, stage.is_up_to_date, files, _command(stage, request), texts)
 
 
 def _command(stage: Stage, request: BuildRequest) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ FOLDER = "launch"
 BUILD_ENGINES = "build-engines.sh"
 TRTLLM_SERVE_YAML = "trtllm-serve.yaml"
 TRTLLM_SERVE = "trtllm-serve.sh"
-_WRITTEN = frozenset({SERVE, CONTAINER, BUILD_ENGINES, TRTLLM_SERVE_YAML, TRTLLM_SERVE})
+LAUNCH_FILES = frozenset({SERVE, CONTAINER, BUILD_ENGINES, TRTLLM_SERVE_YAML, TRTLLM_SERVE})
 
 
 def server_launch(request: BuildRequest) -> Launch | None:
@@ -63,7 +63,7 @@ def launch_texts(request: BuildRequest) -> dict[str, str]:
 def write_launch(request: BuildRequest) -> None:
     """Write launch/ and take away what another backend left there; a running server's own records stay."""
     texts = launch_texts(request)
-    for name in _WRITTEN - texts.keys():
+    for name in LAUNCH_FILES - texts.keys():
         (request.out / FOLDER / name).unlink(missing_ok=True)
     for name, text in texts.items():
         write_text(request.out / FOLDER / name, text)

@@ -1,12 +1,13 @@
 """Runs a build: resolve, check, digest, then every stage that is not up to date. Knows the order, not the work."""
 
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trtkit.artifacts import disk_error, is_complete, read_record, stage_output
+from trtkit.artifacts import destination, disk_error, read_record, stage_output
 from trtkit.checking import check_config
 from trtkit.checking.deployment import resolve_backend
 from trtkit.config.schema import BuildConfig
@@ -30,6 +31,7 @@ from trtkit.pipeline.engine_backend import engine_job, find_tools
 from trtkit.pipeline.inputs import digest_input
 from trtkit.pipeline.launch import FOLDER, write_launch
 from trtkit.pipeline.manifest import StageResult, known_files, manifest_document, write_manifest
+from trtkit.pipeline.out_folder import refuse_to_overwrite
 from trtkit.pipeline.rendering import built_engine, repository_texts
 from trtkit.pipeline.request import BuildRequest, gpu_sm
 from trtkit.pipeline.sources import resolve_sources
@@ -53,7 +55,7 @@ class BuildReport:
     def next_command(self) -> str:
         """What starts a server on the build: trtkit itself on a CPU, the script of launch/ with GPUs."""
         script = self.out / FOLDER / SERVE
-        return f"sh {script}" if script.is_file() else f"trtkit serve {self.out}"
+        return shlex.join(["sh", str(script)] if script.is_file() else ["trtkit", "serve", str(self.out)])
 
     def as_dict(self) -> dict[str, Any]:
         """The record of the `--json` contract."""
@@ -94,6 +96,7 @@ def prepare(
     machine = inspect_machine()
     resolved = config.model_copy(update={"backend": resolve_backend(config, machine)})
     out = options.out or Path("build") / config.name
+    destination(out)  # raises for links that lead to each other
     given = find_calibrations(resolved, out)
     sources = resolve_sources(resolved, options.cache, given, without_weights=without_weights)
     found = sources.excuse(check_config(resolved, sources.folders, where=options.where))
@@ -119,6 +122,7 @@ def build(config: BuildConfig, options: BuildOptions, on_progress: OnProgress = 
         return BuildReport(request.out, tuple(results), tuple(findings), None)
     plan = plan_stages(request)
     stages = [stage for stage in plan if options.only in (None, stage.group)]
+    refuse_to_overwrite(request.out, stages)
     if options.only == "convert":
         _refuse_unmeasured(plan)
     work = runners(request, on_progress)
@@ -156,7 +160,7 @@ def _engine_runners(
 ) -> dict[str, Callable[[Path], None]]:
     """trtllm-build for every engine of the plan. The tools are looked for first: without them no conversion starts."""
     asked = options.only in (None, "engines")
-    if not asked or all(is_complete(s.out, s.key) for s in plan if s.group == "engines"):
+    if not asked or all(s.is_up_to_date for s in plan if s.group == "engines"):
         return {}
     tools = options.tools or find_tools(request, inspect_machine(), options.runner, options.cache)
     keys = {stage.name: stage.key for stage in plan}
@@ -192,7 +196,7 @@ def _conversion(role: str, request: BuildRequest, on_progress: OnProgress) -> Ca
 def _refuse_unmeasured(plan: list[Stage]) -> None:
     """With --only, the scales that a conversion takes may be missing, or those of other settings."""
     for stage in plan:
-        if stage.group == "calibrate" and not is_complete(stage.out, stage.key):
+        if stage.group == "calibrate" and not stage.is_up_to_date:
             raise BuildError(
                 f"{stage.out} is not measured yet",
                 "run the build without --only, or with --only calibrate first",
@@ -224,7 +228,7 @@ def _converted(role: str, request: BuildRequest) -> Path:
 def _run(stage: Stage, work: Callable[[Path], None], on_progress: OnProgress) -> StageResult:
     started = time.perf_counter()
     on_progress(Progress(stage.name, 0, 1, "stages"))
-    skipped = is_complete(stage.out, stage.key)
+    skipped = stage.is_up_to_date
     if not skipped:
         with stage_output(stage.out, stage=stage.name, key=stage.key) as scratch:
             work(scratch)

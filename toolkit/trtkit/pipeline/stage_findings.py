@@ -30,7 +30,7 @@ def _of_calibration(folder: Path, kv_dtype: str) -> Iterator[Finding]:
         with contextlib.suppress(TypeError):  # of another release
             yield Finding(**entry)
     cache = document.get("kv_cache")
-    if kv_dtype in ("fp8", "int8") and isinstance(cache, dict) and cache.get("advice") == "keep":
+    if kv_dtype != "auto" and isinstance(cache, dict) and cache.get("advice") == "keep":
         yield Finding(
             "CALIB-KEEP",
             "warning",

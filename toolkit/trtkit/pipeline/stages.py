@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trtkit import __version__
-from trtkit.artifacts import key_of, sha256_of
+from trtkit.artifacts import is_complete, key_of, sha256_of
 from trtkit.config.schema import BuildConfig, Model
 from trtkit.conversion.options import DEFAULT_ARCH, MODELOPT_QUANTIZATIONS, ConversionOptions
 from trtkit.engines.requested_spec import engine_spec
@@ -25,6 +25,11 @@ class Stage:
     group: StageName
     out: Path
     key: str
+
+    @property
+    def is_up_to_date(self) -> bool:
+        """Whether its directory holds what it would write; what others put beside that changes nothing."""
+        return is_complete(self.out, self.key, beside_others=True)
 
 
 def conversion_options(model: Model, config: BuildConfig, sm: int | None = None) -> ConversionOptions:

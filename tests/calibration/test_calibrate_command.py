@@ -1,6 +1,7 @@
 """`trtkit calibrate`: the table, --json, the files, the build that uses them, and its errors."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,12 @@ import pytest
 from calibrated import random_samples
 from click.testing import CliRunner, Result
 from converted import read_ranks, read_tensors
+from safetensors.torch import load_file, save_file
 from tiny import tiny_checkpoint
 from trtkit.calibration.jobs import Choices
 from trtkit.cli.main import cli
+from trtkit.conversion.convert import convert_to
+from trtkit.conversion.options import ConversionOptions
 
 WIDE: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 256}
 
@@ -163,3 +167,48 @@ def test_a_device_that_is_not_there_is_refused_before_any_work(config: Path, mon
     assert (absent.exit_code, unknown.exit_code) == (3, 2), (absent.output, unknown.output)
     assert "GPU-MISSING: torch finds no GPU here" in absent.stderr
     assert "CALIB-OPTION: --device toaster is neither cpu nor cuda" in unknown.stderr
+
+
+def keys_of(value: object) -> set[str]:
+    """Every key of a JSON document, but those that are data."""
+    if isinstance(value, list):
+        return set().union(*map(keys_of, value))
+    if not isinstance(value, dict):
+        return set()
+    return set(value).union(*(keys_of(inner) for key, inner in value.items() if key != "errors"))
+
+
+def test_the_report_has_the_keys_that_its_page_says(config: Path, tmp_path: Path) -> None:
+    tensors = load_file(tmp_path / "target" / "model.safetensors")
+    tensors["model.layers.0.self_attn.v_proj.weight"][3] *= 50
+    save_file(tensors, tmp_path / "target" / "model.safetensors", {"format": "pt"})
+    asked = ("--out", tmp_path / "out", "--only", "target")
+    assert run(config, *asked).exit_code == 0
+    file = tmp_path / "out" / "target" / "calibration.json"
+    options = ConversionOptions(dtype="bfloat16", kv_cache_dtype="fp8", calibration=file)
+    convert_to(tmp_path / "target", tmp_path / "trt", options)
+    assert run(config, *asked, "--price", "--compare", tmp_path / "trt").exit_code == 0
+    report = json.loads((tmp_path / "out" / "target" / "report.json").read_text())
+    page = (Path(__file__).parents[2] / "docs" / "calibration.md").read_text()
+    rows = page.partition("## The report\n")[2].partition("\n## ")[0].partition("|---|---|\n")[2]
+    said = set(re.findall("`([a-z_]+)`", rows)) - {"keep", "k", "v"}
+    assert keys_of(report) == said
+    assert {"fp8/tensor", "fp8/token", "fp8/channel", "fp8/smooth"} <= set(report["layers"][0]["tensors"][0]["errors"])
+    assert report["schema"] in rows and run(config, *asked, "--json").stdout.split('"')[3] in page
+
+
+def test_a_calibration_that_fails_later_leaves_no_report_of_other_scales(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("--out", tmp_path / "out", "--only", "target")
+    assert run(config, *asked).exit_code == 0
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trtkit.calibration.run.quantize_with_modelopt", interrupted)
+    assert run(config, *asked, "--method", "amax", "--modelopt").exit_code != 0
+    report, scales = (
+        json.loads((tmp_path / "out/target" / f"{n}.json").read_text()) for n in ("report", "calibration")
+    )
+    assert report["measured"]["method"] == scales["method"]["name"] == "amax"

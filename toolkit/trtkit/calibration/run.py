@@ -123,6 +123,7 @@ def run_prepared(prepared: Prepared, out: Path, on_progress: OnProgress = silent
     prices = _prices(prepared, folder, on_progress) if options.price else ()
     measured = _measured(checkpoint, digest, samples, options)
     report = _conclude(out, checkpoint, measured, options.scales, prices)
+    write_report(report, out)  # what follows may fail, and the report that is there would be of other scales
     if options.modelopt is not None:
         quantize_with_modelopt(checkpoint, samples, out / MODELOPT_NAME, options.modelopt, on_progress)
         report = replace(report, modelopt=out / MODELOPT_NAME)

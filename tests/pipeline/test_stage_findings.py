@@ -62,6 +62,7 @@ def test_a_calibration_made_before_is_heard(make: Any, tmp_path: Path) -> None:
     assert {"CALIB-FEW", "CALIB-KEEP"} <= set(codes(found))
     [keep] = [finding for finding in found.findings if finding.code == "CALIB-KEEP"]
     assert keep.cause == "the KV cache is to be int8, and keys are wild"
+    assert "CALIB-KEEP" in codes(make(kv_cache={"dtype": "int4"})), "INT4 is no gentler"
     assert "CALIB-KEEP" not in codes(make()), "a cache in 16 bits is what the advice asks for"
 
 

@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from calibrated import random_samples
 from click.testing import CliRunner, Result
+from safetensors.torch import load_file, save_file
 from tiny import tiny_checkpoint
 from trtkit.calibration.calibration_file import ScaleOptions
 from trtkit.calibration.run import CalibrationOptions, calibrate
@@ -57,9 +59,16 @@ def test_the_table_stands_below_the_findings(pair: tuple[Path, Path]) -> None:
     assert "there / here" in result.stdout
 
 
-def test_a_checkpoint_to_compare_with_is_read_once_before_the_pass(pair: tuple[Path, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["converted", "hugging face"])
+def test_a_checkpoint_to_compare_with_is_read_once_before_the_pass(
+    form: str, pair: tuple[Path, Path], tmp_path: Path
+) -> None:
     """What a build writes there meanwhile is another checkpoint, and none when it is halfway."""
-    folder = Path(shutil.copytree(pair[0], tmp_path / "own"))
+    folder = tmp_path / "own"
+    if form == "converted":
+        shutil.copytree(pair[0], folder)
+    else:
+        hugging_face(folder, {0: 0.0156, 1: 0.0156, 2: 0.0156})
     options = CalibrationOptions("float32", scales=ScaleOptions(ScaleMethod("amax")), compare=folder)
     samples = random_samples({f"t{n}": 40 for n in range(9)})
     texts = [CalibrationText(sample.name, token_ids=sample.token_ids) for sample in samples]
@@ -71,6 +80,34 @@ def test_a_checkpoint_to_compare_with_is_read_once_before_the_pass(pair: tuple[P
     assert report.comparison is not None and not folder.exists()
     assert [difference.layer for difference in report.comparison.differences] == [0, 1, 2]
     assert all(1 <= (difference.factor or 0) < 2 for difference in report.comparison.differences)
+
+
+def hugging_face(folder: Path, scales: dict[int, float], algorithm: str | None = "FP8") -> Path:
+    """A checkpoint with the scales that nvidia-modelopt exports for Hugging Face."""
+    tiny_checkpoint(folder, dtype="bfloat16", tokenizer=True)
+    tensors = load_file(folder / "model.safetensors")
+    for layer, scale in scales.items():
+        for name, share in (("k", 1.0), ("v", 0.25)):
+            tensors[f"model.layers.{layer}.self_attn.{name}_proj.{name}_scale"] = torch.tensor([scale * share])
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    quantization = {"quant_algo": None, "kv_cache_quant_algo": algorithm}
+    (folder / "hf_quant_config.json").write_text(json.dumps({"quantization": quantization}))
+    return folder
+
+
+def test_checkpoints_of_hugging_face_are_compared_too(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    one = hugging_face(tmp_path / "one", {0: 0.1, 1: 0.2, 2: 0.4})
+    two = hugging_face(tmp_path / "two", {0: 0.1, 1: 0.1})
+    comparison = json.loads(check(one, "--against", two, "--json").stdout)["comparison"]
+    assert comparison["verdict"] == "incomplete"
+    assert [row["factor"] for row in comparison["layers"]] == [1.0, 0.5, None]
+    comparison = json.loads(check(pair[1], "--against", one, "--json").stdout)["comparison"]
+    assert [row["there"] for row in comparison["layers"]] == pytest.approx([0.1, 0.2, 0.4])
+    (two / "model.safetensors").write_bytes(b"torn")
+    torn = check(one, "--against", two)
+    assert torn.exit_code == 2 and "CKPT-" in torn.stderr and str(two) in torn.stderr
+    other = check(one, "--against", hugging_face(tmp_path / "int8", {0: 0.1}, "INT8"))
+    assert other.exit_code == 2 and "CALIB-FORMAT" in other.stderr
 
 
 def test_something_else_than_a_checkpoint_is_refused(pair: tuple[Path, Path], tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 
 from trtkit.calibration.number_formats import Format
 from trtkit.checking.scales import ScaleAudit, is_scale
-from trtkit.checking.subjects.trtllm_checkpoint import TrtllmCheckpoint, read_trtllm_checkpoint
-from trtkit.errors import InputError
+from trtkit.checking.subjects.hf_checkpoint import read_hf_checkpoint
+from trtkit.checking.subjects.trtllm_checkpoint import read_trtllm_checkpoint
+from trtkit.checkpoints.json_fields import read_json_fields
+from trtkit.errors import CheckpointError, InputError
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class ScaleDifference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Measured scales (here) against those of a TensorRT-LLM checkpoint (there)."""
+    """Scales (here) against those of a checkpoint (there)."""
 
     folder: Path
     audit: ScaleAudit
@@ -52,28 +54,59 @@ class Comparison:
         return {"folder": str(self.folder), "verdict": self.verdict, "layers": rows}
 
 
-def read_comparable(folder: Path, kind: Format) -> TrtllmCheckpoint:
-    """A TensorRT-LLM checkpoint directory whose scales can be held against those for a cache of that format.
+@dataclass(frozen=True)
+class StoredScales:
+    """The KV scales of one checkpoint directory as they were when it was read. kv_algorithm: "FP8", "INT8" or None."""
 
-    Raises CheckpointError TRT-CONFIG when it is none, InputError CALIB-FORMAT when its cache has another format.
+    folder: Path
+    kv_algorithm: str | None
+    scales: Mapping[int, tuple[float, ...]]
+    audit: ScaleAudit
+
+
+def read_stored_scales(folder: Path) -> StoredScales:
+    """Of a TensorRT-LLM checkpoint, or of a Hugging Face one as nvidia-modelopt and others write them.
+
+    Raises CheckpointError: TRT-CONFIG for a folder that is neither, and what is wrong with one that is damaged.
     """
-    there = read_trtllm_checkpoint(folder)
+    if _is_hugging_face(folder):
+        checkpoint, problems = read_hf_checkpoint(folder, converts=False)
+        if checkpoint.spec is None or checkpoint.weights is None:
+            first = problems[0]
+            raise CheckpointError(first.cause, first.fix, code=first.code, where=first.where)
+        return StoredScales(folder, checkpoint.kv_algorithm, checkpoint.kv_scales, checkpoint.scale_audit)
+    found = read_trtllm_checkpoint(folder)
+    return StoredScales(folder, found.kv_algorithm, found.kv_scales, found.scale_audit)
+
+
+def read_comparable(folder: Path, kind: Format) -> StoredScales:
+    """Scales that can be held against those for a cache of that format. Raises what read_stored_scales raises, and
+    InputError CALIB-FORMAT when the cache there has another format.
+    """
+    there = read_stored_scales(folder)
     _refuse_other_format(kind.upper(), there.kv_algorithm, folder)
     return there
 
 
-def compare_with_checkpoint(here: Mapping[int, float], there: TrtllmCheckpoint) -> Comparison:
-    """Hold scales against those of a checkpoint that read_comparable read; reads nothing."""
-    differences = compare_scales({layer: (scale,) for layer, scale in here.items()}, there.kv_scales)
-    return Comparison(there.folder, there.scale_audit, differences)
+def compare_with_checkpoint(here: Mapping[int, float], there: StoredScales) -> Comparison:
+    """Hold scales against those of a checkpoint; reads nothing."""
+    differences = compare_scales({layer: (scale,) for layer, scale in here.items()}, there.scales)
+    return Comparison(there.folder, there.audit, differences)
 
 
 def compare_checkpoints(here: Path, there: Path) -> Comparison:
-    """The scales of two TensorRT-LLM checkpoint directories. Raises what read_comparable raises."""
-    own = read_trtllm_checkpoint(here)
-    other = read_trtllm_checkpoint(there)
+    """The scales of two checkpoint directories. Raises what read_comparable raises."""
+    own, other = read_stored_scales(here), read_stored_scales(there)
     _refuse_other_format(own.kv_algorithm, other.kv_algorithm, there)
-    return Comparison(there, other.scale_audit, compare_scales(own.kv_scales, other.kv_scales))
+    return Comparison(there, other.audit, compare_scales(own.scales, other.scales))
+
+
+def _is_hugging_face(folder: Path) -> bool:
+    try:
+        config = read_json_fields(folder / "config.json")
+    except CheckpointError:
+        return False
+    return config.has("model_type") and not config.has("architecture")
 
 
 def _refuse_other_format(here: str | None, there: str | None, folder: Path) -> None:

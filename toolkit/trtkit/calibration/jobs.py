@@ -37,7 +37,7 @@ class PlannedCalibration:
 class Choices:
     """What the command line decides besides the config. out and dtype: None takes what follows from the config.
 
-    compare: a TensorRT-LLM checkpoint of the first of the models.
+    compare: a checkpoint of the first of the models that has KV scales.
     """
 
     out: Path | None = None

@@ -19,7 +19,7 @@ from trtkit.calibration.calibration_file import (
     write_calibration,
 )
 from trtkit.calibration.collect import PassOptions, collect
-from trtkit.calibration.compare import compare_with_checkpoint, read_comparable
+from trtkit.calibration.compare import StoredScales, compare_with_checkpoint, read_comparable
 from trtkit.calibration.errors import measure_layer
 from trtkit.calibration.heat_map import draw_heat_map
 from trtkit.calibration.layer_source import linear_modules
@@ -32,7 +32,6 @@ from trtkit.calibration.price_plot import draw_prices
 from trtkit.calibration.report import HEAT_MAP_NAME, PRICE_PLOT_NAME, CalibrationReport, Measured, write_report
 from trtkit.calibration.samples import Sample, SampleOptions, hold_out, make_samples
 from trtkit.calibration.texts import CalibrationText, shipped_texts
-from trtkit.checking.subjects.trtllm_checkpoint import TrtllmCheckpoint
 from trtkit.checkpoints.digest import checkpoint_digest
 from trtkit.checkpoints.model_spec import ModelSpec, read_model_spec
 from trtkit.conversion.modelopt_limits import ModeloptOptions, refuse_impossible, refuse_missing
@@ -50,8 +49,8 @@ class CalibrationOptions:
     """Everything that decides a calibration, beside checkpoint and texts.
 
     dtype: of the computation. price: also measure what each KV precision costs, on an eighth of the samples.
-    modelopt: also quantise with nvidia-modelopt, on the same samples. compare: a TensorRT-LLM checkpoint whose KV
-    scales are held against the measured ones.
+    modelopt: also quantise with nvidia-modelopt, on the same samples. compare: a checkpoint whose KV scales are held
+    against the measured ones.
     """
 
     dtype: str
@@ -67,7 +66,7 @@ class CalibrationOptions:
 class Prepared:
     """A calibration in whose way nothing is known to stand: its inputs are read, and nothing ran yet.
 
-    compared: the checkpoint whose scales are to be held against the measured ones, as it was then.
+    compared: the scales to be held against the measured ones.
     """
 
     checkpoint: Path
@@ -75,7 +74,7 @@ class Prepared:
     options: CalibrationOptions
     samples: list[Sample]
     held_out: list[Sample]
-    compared: TrtllmCheckpoint | None
+    compared: StoredScales | None
 
 
 def prepare(checkpoint: Path, options: CalibrationOptions, texts: list[CalibrationText] | None = None) -> Prepared:

@@ -35,7 +35,8 @@ from trtkit.config.schema import Dtype
     "--compare",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Hold the KV scales of a TensorRT-LLM checkpoint (of the target, or of --only) against the measured ones.",
+    help="Hold the KV scales of a checkpoint (converted or quantised; of the target, or of --only) against the"
+    " measured ones.",
 )
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Instead of the YAML's; may be repeated.")
 @with_output

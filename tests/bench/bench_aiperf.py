@@ -159,7 +159,7 @@ def tagged(prompts: tuple[BenchPrompt, ...], tags: "itertools.count[int]") -> tu
 def with_whole_answers(site: Site, given: argparse.Namespace, tags: "itertools.count[int]") -> tuple[BenchPrompt, ...]:
     """The prompts whose answers run to the full length, repeated to the number of requests, of three lengths."""
     choice = PromptChoice(limit=given.prompts, group=given.group, max_new_tokens=given.tokens)
-    prompts = bench_prompts(site.build, choice, given.prompts)
+    prompts, _ = bench_prompts(site.build, choice, given.prompts)
     answers, _ = asyncio.run(site.answers(tagged(prompts, tags)))
     counts = [sum(arrival.num_tokens for arrival in each.generation.arrivals) for each in answers]
     whole = [prompt for prompt, count in zip(prompts, counts, strict=True) if count == given.tokens]

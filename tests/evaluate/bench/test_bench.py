@@ -7,15 +7,20 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from trtkit.errors import InputError
 from trtkit.evaluate.bench.document import BenchContext, bench_document, run_name
 from trtkit.evaluate.bench.html import bench_html
 from trtkit.evaluate.bench.latency import RunStats, spread_of
 from trtkit.evaluate.bench.load import Timer
 from trtkit.evaluate.bench.plan import BenchPlan, BenchPrompt, BenchRun, Load, plan_loads, run_bench
 from trtkit.evaluate.bench.plot import plot_bench
+from trtkit.evaluate.bench.prompts import bench_prompts
+from trtkit.evaluate.bench.run import BenchOptions, bench_deployment
 from trtkit.evaluate.bench.speedup import Speedup, recommended_draft_lens, speedups_of
 from trtkit.evaluate.bench.summary import bench_junit, bench_markdown
+from trtkit.evaluate.endpoints.deployment import Target
 from trtkit.evaluate.endpoints.endpoint import Arrival, EndpointRequest, Generation
+from trtkit.evaluate.oracle.record_choice import PromptChoice
 
 MS = 1_000_000
 CONTEXT = BenchContext("build/tiny", "trtkit bench build/tiny", "float32", {"trtkit": "0"})
@@ -202,3 +207,18 @@ def test_a_broken_limit_is_in_every_report() -> None:
 def test_every_measure_of_the_baseline_is_a_junit_case() -> None:
     xml = bench_junit(document_with_baseline())
     assert 'name="acceptance_rate"' in xml and xml.count("<testcase") == 4 and xml.count("<failure") == 1
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, 1e-320, 1e300, float("nan"), float("inf")])
+def test_a_rate_that_cannot_be_planned_is_refused(rate: float) -> None:
+    options = BenchOptions(PromptChoice(), draft_lens=(1,), rates=(rate,))
+    with pytest.raises(InputError, match="requests per second cannot be planned"):
+        bench_deployment(Target("nobody", address="127.0.0.1:1"), options)
+
+
+def test_a_url_leaves_chats_out_and_says_so() -> None:
+    prompts, skipped = bench_prompts(None, PromptChoice(limit=7), 8)
+    assert len(prompts) == 8
+    assert [(entry.name, entry.reason) for entry in skipped] == [
+        ("chat-tea", "a chat, and a URL does not tell its template")
+    ]

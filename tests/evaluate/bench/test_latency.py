@@ -126,8 +126,14 @@ def test_throughput_has_an_interval_around_it_that_more_requests_narrow() -> Non
         answers = [generation((5, 1), (20 + number % 7, 3)) for number in range(num_requests)]
         stats = summarize_run(answered(*answers), busy_ns=100 * MS)
         assert stats is not None
+        assert stats.tokens_per_s_interval is not None
         low, high = stats.tokens_per_s_interval
         assert low <= stats.tokens_per_s <= high
         return (high - low) / stats.tokens_per_s
 
     assert 0 < width(200) < width(20) / 2
+
+
+def test_a_few_requests_say_nothing_of_how_far_throughput_scatters() -> None:
+    stats = [summarize_run(answered(*[generation((5, 1), (20, 3))] * count), busy_ns=100 * MS) for count in (1, 5, 6)]
+    assert [each is not None and each.tokens_per_s_interval is None for each in stats] == [True, True, False]

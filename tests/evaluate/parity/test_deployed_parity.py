@@ -154,7 +154,11 @@ def test_a_bench_is_held_to_its_baseline(build: Build, address: str, tmp_path: P
     path = tmp_path / "baseline.json"
     bench = ["bench", build.folder, "--requests", "2", "--rounds", "1", "--no-plot", "--baseline", path]
     assert trtkit(*bench).exit_code == 2  # it does not exist yet
-    document_of(trtkit(*bench, "--update-baseline", "--json"))
+    document = document_of(trtkit(*bench, "--update-baseline", "--json"))
+    skipped = {entry["name"]: entry["reason"] for entry in document["skipped"]}
+    assert skipped["chat-tea"] == "chat-tea is a chat, and the tokenizer has no chat template"
+    for name in ("summary.md", "report.html"):
+        assert "chat-tea" in (build.folder / "bench" / name).read_text()
     baseline = json.loads(path.read_text())
     baseline["tolerances"]["speedup"] = 0.9  # a tiny model behind a busy machine says nothing about speed
     path.write_text(json.dumps(baseline))

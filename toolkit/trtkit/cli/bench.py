@@ -11,6 +11,7 @@ from rich.table import Table
 
 from trtkit.cli.command_line import command_line
 from trtkit.cli.finite_range import FiniteRange
+from trtkit.cli.left_out import left_out
 from trtkit.cli.output import Output, with_output
 from trtkit.evaluate.bench.document import run_name
 from trtkit.evaluate.bench.limits import LatencyLimits, refuse_slowness
@@ -94,7 +95,7 @@ def render(document: Mapping[str, Any]) -> Group:
         f"concurrency {concurrency}: " + (f"best with draft length {k}" if k else "speculation does not pay; use 0")
         for concurrency, k in document["recommended_max_draft_len"].items()
     ]
-    return Group(table, *advice)
+    return Group(table, *advice, *left_out(document["skipped"]))
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -7,6 +7,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from trtkit.cli.left_out import left_out
 from trtkit.evaluate.checkpoint.drift import shown
 from trtkit.evaluate.checkpoint.summary import is_explained
 from trtkit.evaluate.parity.junit import explain_case
@@ -26,7 +27,7 @@ def render_samples(document: Mapping[str, Any]) -> Group:
     same = document["same_draws"]
     notes = [] if same is None else [Text(f"the same tokens with and without drafts: {same:.1%} of the seeds")]
     used = Text(f"{document['num_samples']} of at most {document['most_samples']} samples were needed")
-    return Group(table, *notes, used, Text(document["verdict"], style="bold"))
+    return Group(table, *left_out(document["skipped"]), *notes, used, Text(document["verdict"], style="bold"))
 
 
 def render_layers(document: Mapping[str, Any]) -> Group:
@@ -41,7 +42,12 @@ def render_layers(document: Mapping[str, Any]) -> Group:
         f"KL {shown(document['mean_kl'])} nats (largest {shown(document['max_kl'])}), "
         f"perplexity {shown(perplexity['deployed'], '.4f')} (original {shown(perplexity['oracle'], '.4f')})"
     )
-    return Group(table, Text(figures), Text(f"{document['verdict']} ({document['dtype']})", style="bold"))
+    return Group(
+        table,
+        *left_out(document["skipped"]),
+        Text(figures),
+        Text(f"{document['verdict']} ({document['dtype']})", style="bold"),
+    )
 
 
 def render(document: Mapping[str, Any]) -> Group:
@@ -53,7 +59,7 @@ def render(document: Mapping[str, Any]) -> Group:
         reasons = dict.fromkeys(text for case in prompt["cases"] if (text := explain_case(case)))
         table.add_row(Text(prompt["name"]), tokens, cases, Text("\n".join(reasons)))
     legend = Text.assemble(*((f"{verdict}  ", style) for verdict, style in _STYLES.items()))
-    notes = [Text(f"left out {skipped['name']}: {skipped['reason']}") for skipped in document["skipped"]]
+    notes = left_out(document["skipped"])
     notes += [Text(line) for line in window_lines(document)]
     faults = [Text(line, style="bold red") for line in diagnosis_lines(document)]
     summary = Text(parity_summary(document), style="bold")

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from trtkit.cli.command_line import command_line
 from trtkit.cli.finite_range import FiniteRange
+from trtkit.cli.left_out import left_out
 from trtkit.cli.output import Output, with_output
 from trtkit.evaluate.endpoints.deployment import parse_target
 from trtkit.evaluate.oracle.record_choice import PromptChoice
@@ -80,7 +81,7 @@ def render(document: Mapping[str, Any]) -> Group:
     lines = [Text(advice_of(level), style="bold") for level in document["levels"]]
     used = Text(f"{document['elapsed_s']:.0f} of {document['budget_s']:.0f} s used")
     file = document["schedule_file"]
-    return Group(table, *lines, used, *([Text(f"schedule: {file}")] if file else []))
+    return Group(table, *lines, *left_out(document["skipped"]), used, *([Text(f"schedule: {file}")] if file else []))
 
 
 def _number(value: float | None) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 from trtkit.evaluate.bench.document import run_name
 from trtkit.evaluate.bench.latency import QUANTILE_STEP
 from trtkit.evaluate.reports.chart import Axis, Line, chart
-from trtkit.evaluate.reports.page import Cell, Part, bar, ending, heading, page, paragraph, table
+from trtkit.evaluate.reports.page import Cell, Part, bar, ending, heading, left_out, page, paragraph, table
 
 _FIGURES = {
     "tokens_per_s": "Tokens per second",
@@ -39,6 +39,7 @@ def _sections(document: Mapping[str, Any]) -> Iterator[str]:
     yield from _speculation(document)
     yield heading("By class of prompt")
     yield table([Cell(title) for title in ("run", "class", "TTFT p50", "TPOT p50", "acceptance")], _classes(document))
+    yield from left_out(document["skipped"])
     yield heading("Definitions")
     yield table([Cell("figure"), Cell("is")], ([Cell(k), Cell(v)] for k, v in document["definitions"].items()))
     yield from ending(document)

@@ -10,6 +10,7 @@ from trtkit.evaluate.endpoints.endpoint import Answered, Generation
 
 _NS_PER_MS = 1e6
 QUANTILE_STEP = 5
+_LEAST_FOR_A_RATE = 6
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class RunStats:
     acceptance_rate is accepted / drafted tokens; mean_acceptance_length is tokens per target pass, the recovered or
     bonus token included; acceptance_by_position is the share of drafts whose first, second, ... token was accepted.
     They are None where nothing was drafted or reported. mean_reused_blocks counts the blocks of the KV cache that a
-    prompt found filled, None where the deployment does not say.
+    prompt found filled, None where the deployment does not say. tokens_per_s_interval is None for too few requests.
     """
 
     num_requests: int
@@ -58,7 +59,7 @@ class RunStats:
     tpot_ms: Spread | None
     e2e_ms: Spread
     tokens_per_s: float
-    tokens_per_s_interval: Interval
+    tokens_per_s_interval: Interval | None
     requests_per_s: float
     acceptance_rate: float | None
     mean_acceptance_length: float | None
@@ -146,9 +147,12 @@ def summarize_run(answers: Sequence[Answered], busy_ns: int) -> RunStats | None:
     )
 
 
-def _rate_interval(timings: Sequence[RequestTiming], tokens_per_s: float) -> Interval:
+def _rate_interval(timings: Sequence[RequestTiming], tokens_per_s: float) -> Interval | None:
     """Tokens per second under way, resampled over requests, scaled to the run's own figure: a run keeps several
-    requests under way, and how many is the load's and not chance."""
+    requests under way, and how many is the load's and not chance. None for fewer than the median takes: a single
+    request resampled is always itself."""
+    if len(timings) < _LEAST_FOR_A_RATE:
+        return None
     tokens, times = [timing.num_tokens for timing in timings], [timing.e2e_ms for timing in timings]
     if not math.fsum(times):
         return tokens_per_s, tokens_per_s

@@ -8,6 +8,7 @@ from typing import Literal
 from trtkit.evaluate.bench.latency import RunStats, summarize_run
 from trtkit.evaluate.bench.load import Timer, closed_loop, open_loop, poisson_times
 from trtkit.evaluate.endpoints.endpoint import Answered, AsyncEndpoint, EndpointRequest
+from trtkit.evaluate.oracle.record import SkippedPrompt
 from trtkit.progress import OnProgress, Progress, silent
 
 Mode = Literal["target", "speculative", "oracle"]
@@ -42,7 +43,7 @@ class BenchPlan:
     """What is sent. Each load gets every prompt once a round, and `rounds` rounds take turns between the loads.
 
     cold makes every text new to the deployment's prefix cache by a tag before it; otherwise the texts are sent as they
-    are, and all but the first find their prefix. seed decides the Poisson arrivals.
+    are, and all but the first find their prefix. seed decides the Poisson arrivals. skipped cannot be sent.
     """
 
     loads: tuple[Load, ...]
@@ -51,6 +52,7 @@ class BenchPlan:
     warmup_requests: int = 2
     cold: bool = True
     seed: int = 0
+    skipped: tuple[SkippedPrompt, ...] = ()
 
     @property
     def num_requests(self) -> int:

@@ -33,12 +33,14 @@ from trtkit.evaluate.endpoints.asynchronous import AsyncTritonEndpoint, Threaded
 from trtkit.evaluate.endpoints.deployment import Target, open_address, refuse_drafts_without_draft
 from trtkit.evaluate.endpoints.endpoint import AsyncEndpoint, Endpoint
 from trtkit.evaluate.endpoints.workers import run_loop
+from trtkit.evaluate.oracle.record import SkippedPrompt
 from trtkit.evaluate.oracle.record_choice import PromptChoice
 from trtkit.evaluate.oracle.sources import unchanged_source
 from trtkit.evaluate.reports.files import json_text, write_files
 from trtkit.progress import OnProgress, silent
 
 DEFAULT_REQUESTS = 8
+_LEAST_RATE, _MOST_RATE = 1e-6, 1e6
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,13 @@ def _refuse_unfit(target: Target, options: BenchOptions) -> None:
         raise InputError(
             "transformers cannot be measured for a URL", "give the build directory, or leave --oracle out", code="BENCH"
         )
+    for rate in options.rates:
+        if not _LEAST_RATE <= rate <= _MOST_RATE:
+            raise InputError(
+                f"{rate:g} requests per second cannot be planned",
+                f"give a rate from {_LEAST_RATE:g} to {_MOST_RATE:g}",
+                code="BENCH",
+            )
     if options.trace is not None and (options.concurrencies or options.rates):
         raise InputError(
             "a trace has its own times", "leave --concurrency and --rate out, or give --prompts instead", code="BENCH"
@@ -150,14 +159,15 @@ def _refuse_unfit(target: Target, options: BenchOptions) -> None:
 def _plan(target: Target, options: BenchOptions) -> BenchPlan:
     build = target.build
     draft_lens = options.draft_lens or ((build.config.max_draft_len,) if build is not None else ())
+    skipped: tuple[SkippedPrompt, ...] = ()
     if options.trace is not None:
         paces: tuple[int | None, ...] = (None,)
         prompts = trace_prompts(build, options.choice, options.trace)
     else:
         paces = options.concurrencies or (() if options.rates else (1,))
-        prompts = bench_prompts(build, options.choice, options.num_requests)
+        prompts, skipped = bench_prompts(build, options.choice, options.num_requests)
     loads = plan_loads(draft_lens, paces, options.rates, with_oracle=options.with_oracle)
-    return BenchPlan(loads, prompts, options.rounds, cold=options.cold, seed=options.seed)
+    return BenchPlan(loads, prompts, options.rounds, cold=options.cold, seed=options.seed, skipped=skipped)
 
 
 async def _run(

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 from trtkit.evaluate.bench.baseline import measures_of, regression_line
 from trtkit.evaluate.bench.document import run_name
 from trtkit.evaluate.reports.junit_file import add_case, junit_text
-from trtkit.evaluate.reports.markdown import code_span, markdown_table
+from trtkit.evaluate.reports.markdown import code_span, left_out_table, markdown_table
 
 
 def bench_markdown(document: Mapping[str, Any]) -> str:
@@ -27,7 +27,8 @@ def bench_markdown(document: Mapping[str, Any]) -> str:
     if "baseline" in document:
         lines += ["", f"Baseline `{document['baseline']['file']}`: {_baseline_sentence(document['baseline'])}", ""]
         lines += [f"- {regression_line(each)}" for each in document["baseline"]["regressions"]]
-    return "\n".join([*lines, "", f"Again: {code_span(document['command'])}", ""])
+    lines += ["", *left_out_table(document["skipped"])]
+    return "\n".join([*lines, f"Again: {code_span(document['command'])}", ""])
 
 
 def bench_junit(document: Mapping[str, Any]) -> str:

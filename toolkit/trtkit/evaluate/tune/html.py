@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trtkit.evaluate.reports.chart import Axis, Line, chart
-from trtkit.evaluate.reports.page import Cell, ending, heading, page, paragraph, table
+from trtkit.evaluate.reports.page import Cell, ending, heading, left_out, page, paragraph, table
 
 
 def tune_html(document: Mapping[str, Any]) -> str:
@@ -42,6 +42,7 @@ def _sections(document: Mapping[str, Any]) -> Iterator[str]:
         "acceptance",
     )
     yield table([Cell(title, is_number=True) for title in titles], _rows(document))
+    yield from left_out(document["skipped"])
     yield heading("Definitions")
     yield table([Cell("figure"), Cell("is")], ([Cell(k), Cell(v)] for k, v in document["definitions"].items()))
     yield from ending(document)

@@ -8,6 +8,7 @@ from trtkit.errors import InputError
 from trtkit.evaluate.bench.load import Timer
 from trtkit.evaluate.bench.plan import BenchPrompt, Load, measure_load, tag_prompt
 from trtkit.evaluate.endpoints.endpoint import Answered, AsyncEndpoint
+from trtkit.evaluate.oracle.record import SkippedPrompt
 from trtkit.evaluate.tune.halving import OFF, Halving
 from trtkit.progress import OnProgress, Progress, silent
 
@@ -18,13 +19,14 @@ _LEAST_REQUESTS = 4
 @dataclass(frozen=True)
 class TunePlan:
     """draft_lens: the candidates besides off. budget_s: for the whole sweep. prompts are repeated as needed, each with
-    a number before it when cold, so that no arm finds the prefix that another one left."""
+    a number before it when cold, so that no arm finds the prefix that another one left; skipped cannot be sent."""
 
     draft_lens: tuple[int, ...]
     concurrencies: tuple[int, ...]
     prompts: tuple[BenchPrompt, ...]
     budget_s: float
     cold: bool = True
+    skipped: tuple[SkippedPrompt, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import pytest
 from deployments import LLAMA_70B, Change, deployment_of
 from trtkit.checking.rule import run_rules
 from trtkit.checking.rules import CONFIG_RULES
+from trtkit.findings import Finding
 
 QWEN3_FP8 = {"target.quantization": "fp8", "kv_cache.dtype": "fp8"}
 
@@ -52,7 +53,14 @@ CASES: dict[str, Case] = {
         yaml(gpu__name="b200", target__quantization="int8_weight_only"),
         yaml(gpu__name="rtx-5090", target__quantization="int8_weight_only"),
     ),
-    "CKPT-ABSENT": Case(Change(roles=("target",)), Change()),
+    "CKPT-ABSENT": Case(
+        Change(yaml={"draft.checkpoint": "org/draft"}, roles=("target",)),
+        Change(yaml={"draft.checkpoint": "org/draft"}),
+    ),
+    "CKPT-FOLDER": Case(
+        Change(yaml={"draft.checkpoint": "../org/draft"}, roles=("target",)),
+        Change(yaml={"draft.checkpoint": "org/draft"}, roles=("target",)),
+    ),
     "MODEL-TP": Case(
         Change(yaml={"target.tensor_parallel": 8, "gpu.count": 8}, target=QWEN),
         Change(yaml={"target.tensor_parallel": 4, "gpu.count": 8}, target=QWEN),
@@ -175,6 +183,10 @@ CASES: dict[str, Case] = {
     "KV-FP8-FMHA": Case(yaml(kv_cache__dtype="fp8"), yaml(kv_cache__dtype="fp8", target__quantization="fp8")),
     "KV-INT8-SPEC": Case(yaml(kv_cache__dtype="int8"), alone(kv_cache__dtype="int8")),
     "KV-REUSE-LOST": Case(alone(kv_cache__dtype="int8"), alone(kv_cache__dtype="int8", kv_cache__reuse=False)),
+    "KV-EXPORT": Case(
+        alone(kv_cache__dtype="int8", target__quantization="int4_awq"),
+        alone(kv_cache__dtype="fp8", target__quantization="int4_awq"),
+    ),
     "KV-FP8-BIAS": Case(
         Change(yaml={"kv_cache.dtype": "fp8", "target": FP8}, target=QWEN, target_family="qwen2"),
         Change(yaml={"kv_cache.dtype": "fp8", "target": FP8}, target={**QWEN, "head_dim": 128}, target_family="qwen3"),
@@ -279,6 +291,51 @@ def test_rolling_sinks_lift_the_limit_of_positions(tmp_path: Path) -> None:
     short = {"max_position_embeddings": 2048}
     assert "LIMIT-POSITIONS" in codes(tmp_path, Change(draft=short))
     assert "LIMIT-POSITIONS" not in codes(tmp_path, Change(yaml={"attention_sinks": ROLLING}, draft=short))
+
+
+def finding_of(folder: Path, change: Change, code: str) -> Finding:
+    findings = run_rules(CONFIG_RULES, deployment_of(folder, change), "pair.yaml")
+    return next(finding for finding in findings if finding.code == code)
+
+
+def test_engine_sinks_lift_the_limit_of_positions_for_answers_and_not_for_prompts(tmp_path: Path) -> None:
+    short = {"max_position_embeddings": 2048}
+    sinks = {"attention_sinks": SINKS, "tensorrt_llm": "0.21.0", "draft": ..., "speculation": ...}
+    change = Change(yaml={**sinks, "limits.max_input_len": 2048, "limits.max_output_len": 2048}, target=short)
+    assert "LIMIT-POSITIONS" not in codes(tmp_path, change)
+    longer = Change(yaml={**sinks, "limits.max_input_len": 2049}, target=short)
+    found = finding_of(tmp_path, longer, "LIMIT-POSITIONS")
+    assert "prompts of 2049 tokens" in found.cause and "max_output_len" not in found.fix
+
+
+def test_stretched_positions_hold_longer_windows(tmp_path: Path) -> None:
+    linear = {"max_position_embeddings": 512, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
+    assert "SINK-POSITIONS" not in codes(tmp_path, Change(yaml={"attention_sinks": ROLLING}, draft=linear))
+    assert "SINK-POSITIONS" in codes(
+        tmp_path, Change(yaml={"attention_sinks": {**ROLLING, "window_tokens": 1021}}, draft=linear)
+    )
+
+
+@pytest.mark.parametrize(("asked", "fix"), [(4000, "max_position_embeddings: 4096"), (5000, "lower limits")])
+def test_a_yarn_that_reaches_far_enough_is_to_be_written_into_the_config(asked: int, fix: str, tmp_path: Path) -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
+    draft = {"max_position_embeddings": 1024, "rope_scaling": yarn}
+    change = Change(yaml={"limits.max_input_len": asked - 100, "limits.max_output_len": 100}, draft=draft)
+    assert fix in finding_of(tmp_path, change, "LIMIT-POSITIONS").fix
+
+
+def test_a_draft_that_loses_its_reuse_is_named(tmp_path: Path) -> None:
+    lost = {"kv_cache.dtype": "fp8", "target.quantization": "fp8", "target.tensor_parallel": 4}
+    found = finding_of(tmp_path, Change(yaml=lost), "KV-REUSE-LOST")
+    assert "on the draft" in found.cause and "every round encodes the whole text anew" in found.cause
+    assert "KV-REUSE-LOST" not in codes(tmp_path, Change(yaml=lost | {"draft.quantization": "fp8"}))
+
+
+def test_the_ways_out_of_sinks_on_the_llm_api_lead_somewhere(tmp_path: Path) -> None:
+    sinks = {"attention_sinks": SINKS, "backend": "llmapi"}
+    assert "SINK-LLMAPI" in codes(tmp_path, Change(yaml=sinks | {"attention_sinks": ROLLING}))
+    fix = finding_of(tmp_path, Change(yaml=sinks), "SINK-IGNORED").fix
+    assert "remove attention_sinks" in fix and "backend: engine" in fix
 
 
 def test_a_small_target_gives_the_legal_numbers_of_ranks(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from trtkit.pipeline.dry_run import dry_run
 from trtkit.pipeline.engine_backend import find_tools
 from trtkit.pipeline.run import BuildOptions, BuildReport, build, prepare
 from trtkit.progress import silent
+from trtkit.repository.pbtxt import parse_pbtxt
 
 ENGINE_STAGES = ["check", "convert target", "convert draft", "engine target", "engine draft", "tokenizer", "repository"]
 
@@ -98,6 +99,27 @@ def test_a_build_for_engines_ends_with_engines_repository_and_launch_scripts(sit
     assert all(f"--input_timing_cache {timings}" in log for log in logs.values()) and timings.exists()
     assert open_build(report.out).manifest["backend"] == "engine"
     assert report.next_command == f"sh {report.out}/launch/serve.sh"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reuse"),
+    [
+        (("draft=null", "speculation={kind: none}", "kv_cache.dtype=fp8"), {"tensorrt_llm": "false"}),
+        (("draft=null", "speculation={kind: none}"), {"tensorrt_llm": "true"}),
+        ((), {"tensorrt_llm": "true", "tensorrt_llm_draft": "true"}),
+    ],
+)
+def test_the_repository_reuses_blocks_where_the_builder_left_that_on(
+    site: Site, overrides: tuple[str, ...], reuse: dict[str, str]
+) -> None:
+    config = load_config(site.config_file, overrides)
+    planned = next(stage for stage in dry_run(config, site.options()) if stage.stage == "repository")
+    report = site.build(*overrides)
+    for model, value in reuse.items():
+        text = (report.out / "model_repository" / model / "config.pbtxt").read_text()
+        assert parse_pbtxt(text, where=model).parameters["enable_kv_cache_reuse"].string_value == value
+        assert text == planned.texts[f"{model}/config.pbtxt"]
+    assert "KV-REUSE" not in {finding.code for finding in check_build(report.out)}
 
 
 def test_a_second_build_skips_everything_and_needs_no_builder(site: Site) -> None:

@@ -9,6 +9,16 @@ from trtkit.errors import CheckpointError
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
 
 
+def is_hub_id(name: str) -> bool:
+    """Whether the hub may know a checkpoint by this name."""
+    return _HUB_ID.match(name) is not None
+
+
+def is_of_the_demo(name: str) -> bool:
+    """Whether `trtkit demo` makes the checkpoint of this name; the hub knows none of its."""
+    return name.startswith("trtkit/")
+
+
 def cache_folder(cache: Path, name: str, revision: str | None = None) -> Path:
     """Where the checkpoint with this hub id lies in trtkit's cache."""
     suffix = f"@{revision}" if revision else ""
@@ -37,11 +47,11 @@ def resolve_checkpoint(
     found = find_checkpoint(name, cache, revision)
     if found is not None:
         return found
-    if not _HUB_ID.match(name):
+    if not is_hub_id(name):
         raise CheckpointError(
             f"no folder {name}", "give a checkpoint folder, or a hub id such as org/model", code="CKPT-FOLDER"
         )
-    if name.startswith("trtkit/"):
+    if is_of_the_demo(name):
         raise CheckpointError(f"{name} is not prepared yet", "run `trtkit demo` once", code="CKPT-DEMO")
     if weights:
         return download(name, cache_folder(cache, name, revision), revision, pickles=pickles)

@@ -30,7 +30,7 @@ def built_engine(role: str, request: BuildRequest) -> EngineInfo:
 
 def predicted_engine(role: str, request: BuildRequest) -> EngineInfo:
     """What the engine directory will say of itself."""
-    model = request.config.models[role]
+    model, spec = request.config.models[role], engine_spec(role, request.config, request.sm)
     source = read_model_spec(request.inputs[role].folder)
     return EngineInfo(
         folder=request.out / "engines" / role,
@@ -39,6 +39,7 @@ def predicted_engine(role: str, request: BuildRequest) -> EngineInfo:
         dtype=model.dtype,
         vocab_size=request.pad_vocab_to(role) or source.vocab_size,
         world_size=model.tensor_parallel * model.pipeline_parallel,
-        spec=engine_spec(role, request.config, request.sm),
+        spec=spec,
+        paged_context_fmha=spec.paged_context_fmha,
         checkpoint=(request.out / "checkpoints" / role).resolve(),
     )

@@ -19,13 +19,14 @@ class KvMemory:
 class LlmPlacement:
     """Where one engine lies and what it may use.
 
-    devices: the GPU of each rank, by number. participants: the MPI ranks of its processes, where they are started
-    beforehand.
+    devices: the GPU of each rank, by number. reuse: whether its KV blocks can be reused. participants: the MPI ranks of
+    its processes, where they are started beforehand.
     """
 
     engine_dir: str
     kv_memory: KvMemory
     devices: tuple[int, ...]
+    reuse: bool
     participants: tuple[int, ...] = ()
 
 
@@ -42,7 +43,7 @@ def llm_parameters(config: BuildConfig, placement: LlmPlacement) -> dict[str, st
         "max_beam_width": "1",
         "batch_scheduler_policy": "guaranteed_no_evict",
         "kv_cache_free_gpu_mem_fraction": f"{placement.kv_memory.fraction:g}",
-        "enable_kv_cache_reuse": _flag(config.kv_cache.reuse),
+        "enable_kv_cache_reuse": _flag(placement.reuse),
         "exclude_input_in_output": "false",
         "enable_chunked_context": "false",
         "normalize_log_probs": "true",

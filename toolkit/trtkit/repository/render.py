@@ -121,6 +121,7 @@ def _placements(
             engine_dir=ENGINE_DIRS[model],
             kv_memory=kv_memory.get(role, default),
             devices=placed.devices[role],
+            reuse=config.kv_cache.reuse and (engines[role].paged_context_fmha or config.backend != "engine"),
             participants=participants.get(role, ()),
         )
         for model, role in ((TARGET, "target"), (DRAFT, "draft"))

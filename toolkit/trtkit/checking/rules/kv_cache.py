@@ -4,12 +4,15 @@ from collections.abc import Iterable
 
 from trtkit.checking.deployment import Deployment
 from trtkit.checking.rule import Hit, Rule, hit
+from trtkit.conversion.options import MODELOPT_QUANTIZATIONS
 from trtkit.engines.spec import MIN_FP8_SM
 
 # Weight format -> KV formats that ModelOpt or the builder reject with it.
 _ILLEGAL_KV = {"int8_weight_only": {"fp8"}, "int4_weight_only": {"fp8"}}
 # What KvCacheConfig.dtype and QuantAlgo know; int4 exists in the reference engine alone.
 _TENSORRT_LLM_KV = {"engine": {"auto", "fp8", "int8"}, "llmapi": {"auto", "fp8"}}
+# The caches that nvidia-modelopt exports scales of.
+_MODELOPT_KV = ("auto", "fp8")
 _DTYPE = "kv_cache.dtype"
 _NON_CYCLIC_SINCE, _HOPPER = (1, 0, 0), 90
 
@@ -56,11 +59,24 @@ def _int8_with_draft(deployment: Deployment) -> Iterable[Hit]:
 
 
 def _reuse_lost(deployment: Deployment) -> Iterable[Hit]:
-    if deployment.backend != "engine" or deployment.speculation is not None or deployment.engine_sinks:
+    """Of a pair's target it is an error, which other rules report: only a draft does without."""
+    if deployment.backend != "engine" or deployment.engine_sinks or not deployment.config.kv_cache.reuse:
         return
-    switch = deployment.outcome("target").block_reuse
-    if deployment.config.kv_cache.reuse and not switch.on:
-        yield hit("kv_cache.reuse", chain=switch.then())
+    switches = {role: deployment.outcome(role).block_reuse for role in deployment.config.models}
+    if deployment.speculation is None and not switches["target"].on:
+        yield hit("kv_cache.reuse", role="target", chain=switches["target"].then())
+    elif deployment.speculation is not None and switches["target"].on and not switches["draft"].on:
+        chain = switches["draft"].then("every round encodes the whole text anew")
+        yield hit("kv_cache.reuse", role="draft", chain=chain)
+
+
+def _not_exported(deployment: Deployment) -> Iterable[Hit]:
+    dtype = deployment.config.kv_cache.dtype
+    if deployment.backend == "llmapi" or dtype in _MODELOPT_KV:
+        return
+    for role, model in deployment.config.models.items():
+        if model.quantization in MODELOPT_QUANTIZATIONS:
+            yield hit(_DTYPE, dtype=dtype, role=role, weights=model.quantization, known=" or ".join(_MODELOPT_KV))
 
 
 def _attention_bias(deployment: Deployment) -> Iterable[Hit]:
@@ -127,6 +143,17 @@ KV_RULES: tuple[Rule[Deployment], ...] = (
         example=hit(_DTYPE, dtype="fp8", role="target", weights="int8_weight_only"),
     ),
     Rule(
+        code="KV-EXPORT",
+        severity="error",
+        looks_at="YAML",
+        when="an INT8 or INT4 KV cache with weights that nvidia-modelopt quantises",
+        cause="nvidia-modelopt writes the {role}'s {weights} weights, and no {dtype} KV cache with them",
+        fix="write kv_cache.dtype: {known}, or choose fp8, int8_weight_only or int4_weight_only weights",
+        source="modelopt/torch/export",
+        find=_not_exported,
+        example=hit(_DTYPE, dtype="int8", role="target", weights="int4_awq", known="auto or fp8"),
+    ),
+    Rule(
         code="KV-FP8-FMHA",
         severity="error",
         looks_at="YAML",
@@ -156,13 +183,15 @@ KV_RULES: tuple[Rule[Deployment], ...] = (
         code="KV-REUSE-LOST",
         severity="warning",
         looks_at="YAML",
-        when="kv_cache.reuse is true, and the KV format makes the builder switch it off",
-        cause="reuse: true will have no effect: {chain}",
-        fix="write reuse: false, or a KV format that keeps reuse (auto, or fp8 with fp8 weights)",
+        when="kv_cache.reuse is true, and the KV format makes the builder switch it off, for the target or the draft",
+        cause="reuse: true will have no effect on the {role}: {chain}",
+        fix="write a KV format that keeps reuse (auto, or fp8 with fp8 weights of the {role}); without a draft, or "
+        "reuse: false",
         source="builder.py; trtGptModelInflightBatching.cpp",
         find=_reuse_lost,
         example=hit(
             "kv_cache.reuse",
+            role="target",
             chain="the KV cache is INT8 -> use_paged_context_fmha is switched off -> "
             "the runtime cannot reuse KV blocks",
         ),

@@ -4,16 +4,22 @@ from collections.abc import Iterable
 
 from trtkit.checking.deployment import Deployment
 from trtkit.checking.rule import Hit, Rule, hit
+from trtkit.checkpoints.model_spec import ModelSpec
+
+_KEYS = {"sequences": "limits.max_input_len and max_output_len together", "prompts": "limits.max_input_len"}
 
 
 def _positions(deployment: Deployment) -> Iterable[Hit]:
     limits, sinks = deployment.config.limits, deployment.config.attention_sinks
     if sinks is not None and sinks.strategy == "rolling":
         return  # then a model is shown sinks and window at most, which SINK-POSITIONS looks at
+    # The engine's own sinks number positions inside the cache while they generate, not while they read a prompt.
+    what, asked = ("prompts", limits.max_input_len) if sinks else ("sequences", limits.max_seq_len)
     for role, spec in deployment.specs.items():
         longest = scaled_positions(spec.max_seq_len, spec.rope_scaling)
-        if limits.max_seq_len > longest:
-            yield hit("limits", role=role, longest=longest, asked=limits.max_seq_len)
+        if asked > longest:
+            fix = _as_yarn(spec, asked) or f"lower {_KEYS[what]} to {longest}, or use attention_sinks"
+            yield hit("limits", role=role, longest=longest, asked=asked, what=what, fix=fix)
 
 
 def scaled_positions(positions: int, rope_scaling: dict[str, object] | None) -> int:
@@ -25,6 +31,20 @@ def scaled_positions(positions: int, rope_scaling: dict[str, object] | None) -> 
     if kind in ("linear", "dynamic") and isinstance(factor, (int, float)):
         return int(positions * factor)
     return positions
+
+
+def _as_yarn(spec: ModelSpec, asked: int) -> str | None:
+    """What to mend where yarn reaches far enough: TensorRT-LLM takes its length from max_position_embeddings."""
+    scaling = spec.rope_scaling or {}
+    factor, original = scaling.get("factor"), scaling.get("original_max_position_embeddings")
+    if scaling.get("rope_type") != "yarn" or not isinstance(factor, (int, float)) or not isinstance(original, int):
+        return None
+    reach = int(original * factor)
+    return (
+        f"write max_position_embeddings: {reach} into config.json, as far as its yarn reaches"
+        if asked <= reach
+        else None
+    )
 
 
 def _written(deployment: Deployment) -> Iterable[Hit]:
@@ -46,12 +66,20 @@ LIMIT_RULES: tuple[Rule[Deployment], ...] = (
         code="LIMIT-POSITIONS",
         severity="error",
         looks_at="YAML",
-        when="max_input_len + max_output_len exceeds the positions a model was trained for",
-        cause="limits allow sequences of {asked} tokens; the {role} knows {longest} positions",
-        fix="lower limits.max_input_len or max_output_len to {longest} together, or use attention_sinks",
+        when="max_input_len + max_output_len exceeds the positions a model was trained for; with engine sinks, "
+        "max_input_len alone",
+        cause="limits allow {what} of {asked} tokens; the {role} knows {longest} positions",
+        fix="{fix}",
         source="max_position_embeddings and rope_scaling of config.json; TensorRT-LLM issue #1474",
         find=_positions,
-        example=hit("limits", role="draft", longest=2048, asked=5120),
+        example=hit(
+            "limits",
+            role="draft",
+            longest=2048,
+            asked=5120,
+            what="sequences",
+            fix="lower limits.max_input_len and max_output_len together to 2048, or use attention_sinks",
+        ),
     ),
     Rule(
         code="LIMIT-WRITTEN",

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from trtkit.checking.deployment import Deployment
 from trtkit.checking.rule import Hit, Rule, hit
+from trtkit.checkpoints.source import is_hub_id, is_of_the_demo
 from trtkit.conversion.parallelism import legal_tensor_parallel, why_not_tensor_parallel
 from trtkit.engines.release import parse_version
 
@@ -15,8 +16,15 @@ _UNTESTED_PAIRS = frozenset({"Gemma2ForCausalLM", "Gemma3ForCausalLM"})
 
 def _absent(deployment: Deployment) -> Iterable[Hit]:
     for role, model in deployment.config.models.items():
-        if role not in deployment.folders:
-            yield hit(f"{role}.checkpoint", role=role, name=model.checkpoint)
+        if role not in deployment.folders and is_hub_id(model.checkpoint):
+            way = "run `trtkit demo`" if is_of_the_demo(model.checkpoint) else "fetch it (`trtkit build` does)"
+            yield hit(f"{role}.checkpoint", role=role, name=model.checkpoint, way=way)
+
+
+def _no_folder(deployment: Deployment) -> Iterable[Hit]:
+    for role, model in deployment.config.models.items():
+        if role not in deployment.folders and not is_hub_id(model.checkpoint):
+            yield hit(f"{role}.checkpoint", name=model.checkpoint)
 
 
 def _tensor_parallel(deployment: Deployment) -> Iterable[Hit]:
@@ -81,12 +89,29 @@ MODEL_RULES: tuple[Rule[Deployment], ...] = (
         code="CKPT-ABSENT",
         severity="note",
         looks_at="YAML",
-        when="a checkpoint is not on this disk",
-        cause="{name} is not on this disk, so nothing that depends on the {role}'s files was checked",
-        fix="fetch it (`trtkit build` does), then check again",
+        when="a checkpoint is neither a folder nor in trtkit's cache, and may be a hub id",
+        cause="{name} is no folder here and not in trtkit's cache, so nothing that depends on the {role}'s files was "
+        "checked",
+        fix="{way}, then check again",
         source="trtkit",
         find=_absent,
-        example=hit("target.checkpoint", role="target", name="meta-llama/Llama-3.3-70B-Instruct"),
+        example=hit(
+            "target.checkpoint",
+            role="target",
+            name="meta-llama/Llama-3.3-70B-Instruct",
+            way="fetch it (`trtkit build` does)",
+        ),
+    ),
+    Rule(
+        code="CKPT-FOLDER",
+        severity="error",
+        looks_at="YAML",
+        when="a checkpoint is no folder, and cannot be a hub id",
+        cause="there is no folder {name}; a path starts at the working directory, not at the YAML",
+        fix="give the path of a checkpoint folder, or a hub id such as org/model",
+        source="trtkit",
+        find=_no_folder,
+        example=hit("target.checkpoint", name="../models/llama"),
     ),
     Rule(
         code="MODEL-TP",

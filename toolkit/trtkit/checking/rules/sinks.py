@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from trtkit.checking.deployment import Deployment
 from trtkit.checking.rule import Hit, Rule, hit
+from trtkit.checking.rules.limits import scaled_positions
 from trtkit.engines.release import Release, newest_sinks_release
 
 _STRATEGY = "attention_sinks.strategy"
@@ -89,10 +90,13 @@ def _unkept(deployment: Deployment) -> Iterable[Hit]:
 
 def _positions(deployment: Deployment) -> Iterable[Hit]:
     sinks = deployment.config.attention_sinks
+    if sinks is None:
+        return
+    kept = sinks.sink_tokens + sinks.window_tokens
     for role, spec in deployment.specs.items():
-        if sinks is not None and sinks.sink_tokens + sinks.window_tokens > spec.max_seq_len:
-            kept = sinks.sink_tokens + sinks.window_tokens
-            yield hit("attention_sinks.window_tokens", kept=kept, role=role, positions=spec.max_seq_len)
+        positions = scaled_positions(spec.max_seq_len, spec.rope_scaling)
+        if kept > positions:
+            yield hit("attention_sinks.window_tokens", kept=kept, role=role, positions=positions)
 
 
 SINK_RULES: tuple[Rule[Deployment], ...] = (
@@ -128,7 +132,7 @@ SINK_RULES: tuple[Rule[Deployment], ...] = (
         looks_at="YAML",
         when="strategy engine with backend llmapi",
         cause="the LLM API ignores sink_token_length but, up to 1.2, reserves the blocks: answers are silently wrong",
-        fix="write strategy: rolling",
+        fix="remove attention_sinks, or use backend: engine, for which strategy: rolling keeps them",
         source="TensorRT-LLM PR #14275",
         find=_ignored,
         example=hit(_STRATEGY),

@@ -197,18 +197,19 @@ def test_the_report_has_the_keys_that_its_page_says(config: Path, tmp_path: Path
     assert report["schema"] in rows and run(config, *asked, "--json").stdout.split('"')[3] in page
 
 
-def test_a_calibration_that_fails_later_leaves_no_report_of_other_scales(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("option", "part"), [("--modelopt", "quantize_with_modelopt"), ("--price", "measure_prices")])
+def test_a_calibration_that_is_interrupted_later_leaves_its_scales_and_their_report(
+    option: str, part: str, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = ("--out", tmp_path / "out", "--only", "target")
-    assert run(config, *asked).exit_code == 0
+    assert run(config, *asked, "--price").exit_code == 0
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("trtkit.calibration.run.quantize_with_modelopt", interrupted)
-    assert run(config, *asked, "--method", "amax", "--modelopt").exit_code != 0
-    report, scales = (
-        json.loads((tmp_path / "out/target" / f"{n}.json").read_text()) for n in ("report", "calibration")
-    )
+    monkeypatch.setattr(f"trtkit.calibration.run.{part}", interrupted)
+    assert run(config, *asked, "--method", "amax", option).exit_code != 0
+    folder = tmp_path / "out" / "target"
+    report, scales = (json.loads((folder / f"{name}.json").read_text()) for name in ("report", "calibration"))
     assert report["measured"]["method"] == scales["method"]["name"] == "amax"
+    assert not report["prices"] and not (folder / "price.png").exists(), "those were of other scales"

@@ -119,10 +119,11 @@ def run_prepared(prepared: Prepared, out: Path, on_progress: OnProgress = silent
             collect(
                 checkpoint, samples, scratch, PassOptions(options.dtype, options.device), measure_layer, on_progress
             )
-    prices = _prices(prepared, folder, on_progress) if options.price else ()
-    measured = _measured(checkpoint, digest, samples, options)
-    report = _conclude(out, checkpoint, measured, options.scales, prices)
+    report = _conclude(out, checkpoint, _measured(checkpoint, digest, samples, options), options.scales)
     write_report(report, out)  # what follows may fail, and the report that is there would be of other scales
+    if options.price:
+        report = replace(report, prices=_prices(prepared, folder, on_progress))
+        draw_prices(report.prices, out / PRICE_PLOT_NAME)
     if options.modelopt is not None:
         quantize_with_modelopt(checkpoint, samples, out / MODELOPT_NAME, options.modelopt, on_progress)
         report = replace(report, modelopt=out / MODELOPT_NAME)
@@ -179,9 +180,7 @@ def _key(digest: str, samples: list[Sample], options: CalibrationOptions) -> str
     )
 
 
-def _conclude(
-    out: Path, checkpoint: Path, measured: Measured, options: ScaleOptions, prices: tuple[PriceRow, ...]
-) -> CalibrationReport:
+def _conclude(out: Path, checkpoint: Path, measured: Measured, options: ScaleOptions) -> CalibrationReport:
     """Scales, heat map and report from the measurements; each file is written whole or not at all."""
     limits = choose_limits(read_records(out / MEASURED_NAME), linear_modules(checkpoint), options)
     cache = options.kv_format
@@ -194,11 +193,8 @@ def _conclude(
         findings.append(_few_tokens(measured))
     write_calibration(out / FILE_NAME, calibration_document(limits, measured.digest, options))
     draw_heat_map(layers, cache, out / HEAT_MAP_NAME)
-    if prices:
-        draw_prices(prices, out / PRICE_PLOT_NAME)
-    else:  # that of an earlier run is of other scales, and no longer in the report
-        (out / PRICE_PLOT_NAME).unlink(missing_ok=True)
-    return CalibrationReport(out, measured, layers, cache, scales, advice, reason, tuple(findings), prices)
+    (out / PRICE_PLOT_NAME).unlink(missing_ok=True)  # that of an earlier run is of other scales
+    return CalibrationReport(out, measured, layers, cache, scales, advice, reason, tuple(findings))
 
 
 def _few_tokens(measured: Measured) -> Finding:

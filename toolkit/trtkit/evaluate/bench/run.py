@@ -36,7 +36,8 @@ from trtkit.evaluate.endpoints.workers import run_loop
 from trtkit.evaluate.oracle.record import SkippedPrompt
 from trtkit.evaluate.oracle.record_choice import PromptChoice
 from trtkit.evaluate.oracle.sources import unchanged_source
-from trtkit.evaluate.reports.files import json_text, write_files
+from trtkit.evaluate.reports.figure import require_plots
+from trtkit.evaluate.reports.files import json_text, refuse_unwritable, write_files
 from trtkit.progress import OnProgress, silent
 
 DEFAULT_REQUESTS = 8
@@ -86,6 +87,8 @@ def bench_deployment(
     plan = _plan(target, options)
     if standing is not None and options.update_baseline:
         refuse_unplanned(standing, [run_key(load_fields(load)) for load in plan.loads])
+    out = options.out or (target.build.folder / "bench" if target.build is not None else Path("bench"))
+    _refuse_unwritable(out, options)
     with open_address(target, on_progress) as address:
         runs = run_loop(_run(target, address, plan, Timer(clock_ns), on_progress))
     document = bench_document(runs, plan, _context(target, options))
@@ -93,11 +96,17 @@ def bench_deployment(
     document |= {"limits": asdict(limits), "broken_limits": list(broken_limits(document, limits))}
     if standing is not None and not options.update_baseline:
         document["baseline"] = {"file": str(baseline_path), **compare(document, standing)}
-    out = options.out or (target.build.folder / "bench" if target.build is not None else Path("bench"))
     _write(document, plan, out, plot=options.plot)
     if baseline_path and options.update_baseline and not document["broken_limits"]:
         write_baseline(baseline_path, document)
     return document
+
+
+def _refuse_unwritable(out: Path, options: BenchOptions) -> None:
+    """What would be missing when all is measured."""
+    refuse_unwritable(out)
+    if options.plot:
+        require_plots()
 
 
 def _standing_baseline(path: Path | None, options: BenchOptions) -> dict[str, Any] | None:

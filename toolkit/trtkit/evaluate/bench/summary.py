@@ -25,7 +25,8 @@ def bench_markdown(document: Mapping[str, Any]) -> str:
         lines.append(f"- concurrency {concurrency}: {f'draft length {draft_len}' if draft_len else 'speculation off'}")
     lines += [f"- **{line}**" for line in document.get("broken_limits", ())]
     if "baseline" in document:
-        lines += ["", f"Baseline `{document['baseline']['file']}`: {_baseline_sentence(document['baseline'])}", ""]
+        kept = f"Baseline {code_span(document['baseline']['file'])}: {_baseline_sentence(document['baseline'])}"
+        lines += ["", kept, ""]
         lines += [f"- {regression_line(each)}" for each in document["baseline"]["regressions"]]
     lines += ["", *left_out_table(document["skipped"])]
     return "\n".join([*lines, f"Again: {code_span(document['command'])}", ""])

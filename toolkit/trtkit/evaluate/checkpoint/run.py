@@ -23,7 +23,7 @@ from trtkit.evaluate.oracle.recording import encode_prompts
 from trtkit.evaluate.oracle.sources import unchanged_source
 from trtkit.evaluate.oracle.tolerance import Dtype, NumericProfile, loses_bits
 from trtkit.evaluate.prompts.encoding import PromptEncoder
-from trtkit.evaluate.reports.files import json_text, write_files
+from trtkit.evaluate.reports.files import json_text, refuse_unwritable, write_files
 from trtkit.progress import OnProgress, Progress, silent
 
 SCHEMA = "trtkit.checkpoint-parity/1"
@@ -63,6 +63,8 @@ def compare_checkpoint(
     Raises CheckpointError when a checkpoint cannot be executed, InputError when no prompt fits, DifferenceError when
     the two have not the same layers. Any other fault is not an error here (see refuse_fault).
     """
+    out = build.folder / "parity"
+    refuse_unwritable(out)
     folder = unchanged_source(build, role)
     limits, model = build.config.limits, build.config.models[role]
     encoded, skipped = encode_prompts(PromptEncoder.load(folder), choice.read(build), limits.max_input_len)
@@ -98,7 +100,7 @@ def compare_checkpoint(
         f"checkpoint-{role}.md": checkpoint_markdown(document),
         f"checkpoint-{role}.html": checkpoint_html(document),
     }
-    write_files(build.folder / "parity", files)
+    write_files(out, files)
     return document
 
 

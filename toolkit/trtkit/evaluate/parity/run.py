@@ -28,7 +28,7 @@ from trtkit.evaluate.parity.summary import parity_markdown
 from trtkit.evaluate.parity.text_answers import Decode
 from trtkit.evaluate.parity.verdicts import Referee
 from trtkit.evaluate.parity.window_scope import WindowScope
-from trtkit.evaluate.reports.files import json_text, write_files
+from trtkit.evaluate.reports.files import json_text, refuse_unwritable, write_files
 from trtkit.progress import OnProgress, silent
 from trtkit.serving.draft_schedule import FILE as SCHEDULE_FILE
 from trtkit.serving.text import TextTokenizer
@@ -71,6 +71,8 @@ def check_parity(
     """
     if target.build is not None:
         options.formats.refuse_for(target.build)
+    out = _out(target, options)
+    refuse_unwritable(out)
     expected = _expectation(target, options, on_progress)
     target = identified(target)
     header = expected.record.header
@@ -99,7 +101,7 @@ def check_parity(
         result = _follow(result, expected, target.build, referee, on_progress)
     document = parity_document(result, _context(target, options, expected, referee, scope))
     document["broken_shares"] = list(broken_shares(document))
-    write_parity_reports(document, _out(target, options))
+    write_parity_reports(document, out)
     return document
 
 

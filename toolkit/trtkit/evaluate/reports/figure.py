@@ -8,15 +8,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def new_figure(width: float, height: float) -> "Figure":
-    """A figure of width x height inches. Raises MissingToolError without matplotlib."""
+def require_plots() -> None:
+    """Raise MissingToolError without matplotlib: before anything is measured."""
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        import matplotlib.figure  # noqa: F401
     except ImportError:
         raise MissingToolError(
             "matplotlib is not installed, so there is no plot", "pip install 'trtkit[plot]', or use --no-plot"
         ) from None
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """A figure of width x height inches. Raises MissingToolError without matplotlib."""
+    require_plots()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

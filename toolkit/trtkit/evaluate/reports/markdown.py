@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+_MARKUP = re.compile(r"[\\`*_\[\]>|~&#]")
+
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """The lines of a table; what a cell says stays in it, and is no markup."""
@@ -24,7 +26,7 @@ def code_span(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.splitlines()).replace("|", "\\|").replace("<", "&lt;")
+    return _MARKUP.sub(r"\\\g<0>", " ".join(text.splitlines())).replace("<", "&lt;")
 
 
 def _row(cells: Sequence[str]) -> str:

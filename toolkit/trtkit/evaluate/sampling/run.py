@@ -21,7 +21,7 @@ from trtkit.evaluate.oracle.record_choice import PromptChoice, comparable_input_
 from trtkit.evaluate.oracle.recording import encode_prompts
 from trtkit.evaluate.oracle.sources import unchanged_source
 from trtkit.evaluate.prompts.encoding import PromptEncoder
-from trtkit.evaluate.reports.files import json_text, write_files
+from trtkit.evaluate.reports.files import json_text, refuse_unwritable, write_files
 from trtkit.evaluate.sampling.distribution import POWER
 from trtkit.evaluate.sampling.draws import Pair, PositionTest, Probabilities, Source, draw, sample_and_test
 from trtkit.evaluate.sampling.html import sampling_html
@@ -67,6 +67,8 @@ def check_sampling(build: Build, options: SamplingOptions, on_progress: OnProgre
     Raises ServerError when the deployment fails, InputError when nothing can be tested; a difference is not an error
     here (see refuse_bias).
     """
+    out = build.folder / "parity"
+    refuse_unwritable(out)
     sources, skipped = _sources(build, options)
     seeds = np.random.default_rng(options.seed)
     alpha = options.alpha / (_POSITIONS * len(sources))
@@ -92,7 +94,7 @@ def check_sampling(build: Build, options: SamplingOptions, on_progress: OnProgre
         "sampling.md": sampling_markdown(document),
         "sampling.html": sampling_html(document),
     }
-    write_files(build.folder / "parity", texts)
+    write_files(out, texts)
     return document
 
 

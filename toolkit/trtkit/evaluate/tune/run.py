@@ -16,7 +16,8 @@ from trtkit.evaluate.endpoints.asynchronous import AsyncTritonEndpoint
 from trtkit.evaluate.endpoints.deployment import Target, open_address, refuse_drafts_without_draft
 from trtkit.evaluate.endpoints.workers import run_loop
 from trtkit.evaluate.oracle.record_choice import PromptChoice
-from trtkit.evaluate.reports.files import json_text, write_files
+from trtkit.evaluate.reports.figure import require_plots
+from trtkit.evaluate.reports.files import json_text, refuse_unwritable, write_files
 from trtkit.evaluate.tune.document import TuneContext, schedule_of, tune_document
 from trtkit.evaluate.tune.html import tune_html
 from trtkit.evaluate.tune.plot import plot_tune
@@ -58,7 +59,12 @@ def tune_deployment(
     Raises InputError for a target without a draft, or a budget too small for any measurement; ServerError when the
     deployment fails.
     """
-    plan = _plan(target, options)
+    plan, out = _plan(target, options), _out(target, options)
+    served = target.build if options.apply else None
+    for folder in (out, *([served.folder] if served is not None else [])):
+        refuse_unwritable(folder)
+    if options.plot:
+        require_plots()
     timer = Timer(clock_ns)
     with open_address(target, on_progress) as address:
         levels, elapsed_s = run_loop(_sweep(address, plan, timer, on_progress))
@@ -70,8 +76,8 @@ def tune_deployment(
             code="TUNE-BUDGET",
         )
     document = tune_document(levels, plan, _context(target, options, elapsed_s))
-    document["schedule_file"] = _apply(target.build, schedule) if target.build is not None and options.apply else None
-    _write(document, _out(target, options), plot=options.plot)
+    document["schedule_file"] = _apply(served, schedule) if served is not None else None
+    _write(document, out, plot=options.plot)
     return document
 
 

@@ -66,7 +66,27 @@ def test_a_gpu_can_be_described() -> None:
     assert (gpu.sm, gpu.memory_bytes, gpu.bandwidth_bytes_per_s) == (90, 96 * 10**9, 3900 * 10**9)
 
 
-@pytest.mark.parametrize("text", ["sm=90", SPEC + ",colour=1", SPEC.replace("96", "much"), SPEC.replace("96", "0")])
-def test_a_wrong_description_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="--gpu-spec"):
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("sm=90", "bandwidth_gbps, fp16_tflops missing"),
+        (SPEC + ",colour=1", "colour=1 is none of its parts"),
+        (SPEC + ",junk", "junk is none of its parts"),
+        (SPEC.replace(",", ";"), "is none of its parts|is no number"),
+        (SPEC + ",sm=80", "sm stands there twice"),
+        (SPEC.replace("96", "much"), "memory_gb 'much' is no number"),
+        (SPEC.replace("96", "0"), "memory_gb 0 cannot be"),
+        (SPEC.replace("96", "inf"), "memory_gb inf cannot be"),
+        (SPEC.replace("90", "nan", 1), "sm nan cannot be"),
+        (SPEC.replace("90", "8.9", 1), "sm 8.9 cannot be"),
+        (SPEC.replace("3900", "1e-12"), "bandwidth_gbps 1e-12 cannot be"),
+    ],
+)
+def test_a_wrong_description_is_refused(text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
         parse_gpu_spec(text)
+    assert caught.value.code == "GPU-SPEC"
+
+
+def test_spaces_in_a_description_do_not_matter() -> None:
+    assert parse_gpu_spec(SPEC.replace(",", " , ").replace("=", " = ")) == parse_gpu_spec(SPEC)

@@ -12,12 +12,13 @@ from trtkit.checkpoints.model_spec import ModelSpec, read_model_spec
 from trtkit.config.load import load_config, parse_config
 from trtkit.config.presets import presets
 from trtkit.planning.gpus import find_gpu
-from trtkit.planning.plan import Plan, PlanInput, make_plan
+from trtkit.planning.plan import Plan, PlanInput, make_plan, round_costs
 from trtkit.planning.record import plan_record
 from trtkit.planning.request import PlanRequest, plan_config
 
 GB = 10**9
 FP8 = {"kv_cache.dtype": "fp8", "target.quantization": "fp8", "draft.quantization": "fp8"}
+NO_GPU = PlanInput(gpu=None, memory_bytes=None)
 CONTRACT = {
     "target",
     "draft",
@@ -82,6 +83,48 @@ def test_models_with_gpus_of_their_own_do_not_share(specs: dict[str, ModelSpec])
     assert plan_of(specs, target__tensor_parallel=2, draft__tensor_parallel=2, backend="llmapi").shared
 
 
+def test_a_draft_with_a_gpu_of_its_own_must_fit_there(specs: dict[str, ModelSpec]) -> None:
+    """The roles of the pair exchanged: the small model would fit 80 GB many times over, the large one never."""
+    exchanged = {"target": specs["draft"], "draft": specs["target"]}
+    plan = plan_of(exchanged, gpu__count=2)
+    assert not plan.shared
+    assert plan.fit is not None and plan.fit.sequences == 0
+    assert plan.fit.shortfall_bytes == pytest.approx(61 * GB, rel=0.03), "95 % of 80 - 1 - 141 - buffers, and KV"
+
+
+def test_of_models_apart_the_tighter_one_decides(specs: dict[str, ModelSpec]) -> None:
+    plan = plan_of(specs, target__tensor_parallel=4, gpu__count=5)
+    assert plan.fit is not None and not plan.shared
+    target, draft = plan.fit.fractions
+    assert draft < 0.3 < 0.9 < target < 0.95, "the draft's own GPU would hold more of them"
+    assert set(plan_record(plan)["kv_fractions"]) == {"target", "draft"}
+
+
+def test_a_mixture_reads_more_experts_the_more_tokens_a_pass_has(tmp_path: Path) -> None:
+    """Mixtral-8x7B in bfloat16, by hand: 8 experts of 176,160,768 weights in each of 32 layers; a token takes two."""
+    name = "mistralai/Mixtral-8x7B-Instruct-v0.1"
+    spec = read_model_spec(fill_cache(tmp_path) / "checkpoints" / name.replace("/", "--"))
+    cost = plan_of({"target": spec, "draft": spec}).models["target"].cost
+    experts = 2 * 8 * 176_160_768 * 32
+    attention = 2 * (4096 * (4096 + 2 * 1024) + 4096 * 4096)
+    dense = 32 * (attention + 4 * 8 * 4096 + 2 * 2 * 4096) + 2 * 4096 + 2 * 32000 * 4096
+    assert cost.weight_bytes() == pytest.approx(dense + experts / 4, rel=1e-9)
+    assert cost.weight_bytes(5) == pytest.approx(dense + experts * (1 - 0.75**5), rel=1e-9)
+    costs = round_costs(
+        *(plan_of({"target": spec, "draft": spec}).models[role] for role in ("target", "draft")), NO_GPU
+    )
+    assert costs.verify(4) == pytest.approx(cost.weight_bytes(5) / cost.weight_bytes()) and costs.verify(4) > 2.5
+
+
+def test_a_kv_head_that_several_ranks_hold_is_read_by_each(specs: dict[str, ModelSpec]) -> None:
+    """8 KV heads on 16 ranks: each rank reads a whole head of every token, as on 8 ranks."""
+    read = {
+        ranks: plan_of(specs, target__tensor_parallel=ranks).models["target"].cost.kv_bytes_per_token / ranks
+        for ranks in (4, 8, 16)
+    }
+    assert read[16] == read[8] == read[4] / 2
+
+
 def test_a_small_draft_pays_and_the_break_even_lies_below_one_half(specs: dict[str, ModelSpec]) -> None:
     speculation = plan_of(specs, target__tensor_parallel=4).speculation
     assert speculation is not None
@@ -129,9 +172,9 @@ def test_a_draft_that_computes_a_part_of_its_logits_reads_that_part(
 ) -> None:
     """trtkit's own engine reads draft_vocabulary.json; TensorRT-LLM computes all logits."""
     given = PlanInput(gpu=None, memory_bytes=512 * GB, head_rows={"draft": 8192})
-    partial = plan_of(specs, given=given, backend=backend).models["draft"].cost.weight_bytes
+    partial = plan_of(specs, given=given, backend=backend).models["draft"].cost.weight_bytes()
     whole = plan_of(specs, given=PlanInput(gpu=None, memory_bytes=512 * GB), backend=backend).models["draft"]
-    assert whole.cost.weight_bytes - partial == (128256 - rows) * whole.spec.hidden_size * 2
+    assert whole.cost.weight_bytes() - partial == (128256 - rows) * whole.spec.hidden_size * 2
 
 
 def test_what_the_llm_api_reads_as_it_is_takes_no_host_memory_and_no_disk(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from trtkit.config.load import parse_config
 from trtkit.planning.gpus import find_gpu, parse_gpu_spec
 from trtkit.planning.kv_cache import KvPolicy, kv_bytes_per_token
 from trtkit.planning.plan import Plan, PlanInput, make_plan
-from trtkit.planning.weights import WeightFormat, decode_bytes, model_bytes, num_parameters
+from trtkit.planning.weights import WeightFormat, dense_bytes, model_bytes, num_parameters
 
 LLAMA_7B = {
     "hidden_size": 4096,
@@ -48,7 +48,7 @@ def test_llama_3_70b_in_fp16_is_140_gb(tmp_path: Path) -> None:
 def test_it_needs_70_ms_per_token_at_2_tb_per_second(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, **LLAMA_70B)
     gpu = parse_gpu_spec("sm=80,memory_gb=200,bandwidth_gbps=2000,fp16_tflops=1000")
-    seconds = decode_bytes(spec, WeightFormat("float16")) / gpu.bandwidth_bytes_per_s
+    seconds = dense_bytes(spec, WeightFormat("float16")) / gpu.bandwidth_bytes_per_s
     assert 1000 * seconds == pytest.approx(70, rel=0.01)
 
 

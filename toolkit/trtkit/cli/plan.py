@@ -47,15 +47,16 @@ def command(output: Output, config: Path, plot: Path | None, overrides: tuple[st
 
     Exits with 2 when not even one sequence fits.
     """
-    plan = plan_config(load_config(config, overrides), _request(choices))
+    plan = plan_config(load_config(config, overrides), _request(config, choices))
     if plot is not None:
         write_plot(plan, plot)
     output.result(plan_record(plan), render(plan))
     return 2 if plan.fit is not None and not plan.fit.sequences else 0
 
 
-def _request(choices: dict[str, Any]) -> PlanRequest:
+def _request(config: Path, choices: dict[str, Any]) -> PlanRequest:
     return PlanRequest(
+        where=str(config),
         cache=cache_directory(),
         gpu=choices["gpu"],
         gpu_spec=choices["gpu_spec"],

@@ -1,7 +1,6 @@
 """GPUs as data: memory, bandwidth, rates, SM. Knows data sheets, measures nothing."""
 
 import difflib
-import re
 from dataclasses import dataclass
 
 from trtkit.errors import ConfigError
@@ -111,6 +110,7 @@ ALIASES = {
     "jetson-agx-orin": "jetson-agx-orin-64gb",
     "jetson-agx-thor": "jetson-agx-thor-128gb",
 }
+_SMALLEST, _LARGEST = 0.001, 1e9
 _SPEC_KEYS = ("sm", "memory_gb", "bandwidth_gbps", "fp16_tflops", "fp8_tflops")
 
 
@@ -131,22 +131,19 @@ def nearest_names(name: str) -> list[str]:
 def parse_gpu_spec(text: str) -> GpuModel:
     """A GPU outside the catalogue: "sm=90,memory_gb=96,bandwidth_gbps=3900,fp16_tflops=900,fp8_tflops=1800".
 
-    fp8_tflops may be left out. Raises ConfigError naming the key that is missing or wrong.
+    fp8_tflops may be left out. Raises ConfigError naming the part that is missing or wrong.
     """
-    given = dict(re.findall(r"([\w-]+)\s*=\s*([^,\s]+)", text))
-    unknown = sorted(given.keys() - set(_SPEC_KEYS))
-    missing = [key for key in _SPEC_KEYS[:4] if key not in given]
-    if unknown or missing:
-        problem = f"unknown {', '.join(unknown)}" if unknown else f"{', '.join(missing)} missing"
-        raise ConfigError(
-            f"--gpu-spec {text!r}: {problem}", f"write {','.join(f'{k}=...' for k in _SPEC_KEYS)}", code="GPU-SPEC"
-        )
-    try:
-        values = {key: float(value) for key, value in given.items()}
-    except ValueError:
-        raise ConfigError(f"--gpu-spec {text!r}: a value is no number", "write numbers", code="GPU-SPEC") from None
-    if min(values.values()) <= 0:
-        raise ConfigError(f"--gpu-spec {text!r}: a value is not positive", "write positive numbers", code="GPU-SPEC")
+    values: dict[str, float] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or key not in _SPEC_KEYS:
+            raise _no_spec(text, f"{part} is none of its parts")
+        if key in values:
+            raise _no_spec(text, f"{key} stands there twice")
+        values[key] = _positive(text, key, value)
+    missing = [key for key in _SPEC_KEYS[:4] if key not in values]
+    if missing:
+        raise _no_spec(text, f"{', '.join(missing)} missing")
     return GpuModel(
         name="custom",
         sm=int(values["sm"]),
@@ -156,3 +153,19 @@ def parse_gpu_spec(text: str) -> GpuModel:
         fp8_flops=int(values["fp8_tflops"] * TERA) if "fp8_tflops" in values else None,
         source="--gpu-spec",
     )
+
+
+def _positive(text: str, key: str, value: str) -> float:
+    """The number, which is at least a thousandth, and no more than any GPU will have."""
+    try:
+        number = float(value)
+    except ValueError:
+        raise _no_spec(text, f"{key} {value!r} is no number") from None
+    if not _SMALLEST <= number <= _LARGEST or (key == "sm" and number != int(number)):
+        raise _no_spec(text, f"{key} {value} cannot be")
+    return number
+
+
+def _no_spec(text: str, problem: str) -> ConfigError:
+    form = ",".join(f"{key}=..." for key in _SPEC_KEYS)
+    return ConfigError(f"--gpu-spec {text!r}: {problem}", f"write {form}; the last may be left out", code="GPU-SPEC")

@@ -56,6 +56,20 @@ def fit(memory_bytes: int, shares: tuple[ModelShare, ...]) -> Fit:
     )
 
 
+def fit_apart(memory_bytes: int, shares: tuple[ModelShare, ...]) -> Fit:
+    """The same for models on GPUs of their own: a sequence needs room in every one of them."""
+    alone = [fit(memory_bytes, (share,)) for share in shares]
+    sequences = min(solution.sequences for solution in alone)
+    if not sequences:
+        return Fit(0, max(solution.shortfall_bytes for solution in alone), (), ())
+    return Fit(
+        sequences=sequences,
+        shortfall_bytes=0,
+        fractions=tuple(_fractions(memory_bytes, (share,), (0,), sequences)[0] for share in shares),
+        max_tokens=tuple(sequences * share.tokens_per_sequence for share in shares),
+    )
+
+
 def _fractions(
     memory_bytes: int, shares: tuple[ModelShare, ...], order: tuple[int, ...], sequences: int
 ) -> dict[int, float]:

@@ -1,6 +1,6 @@
 """Plan: the prediction for a whole deployment, assembled from its models. Knows the arithmetic's parts, no output."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from trtkit.checkpoints.model_spec import ModelSpec
@@ -9,7 +9,7 @@ from trtkit.engines.placement import place
 from trtkit.planning.gpus import GpuModel
 from trtkit.planning.host import ConvertedModel, HostNeed, host_need
 from trtkit.planning.kv_cache import KvPolicy, heavy_hitters
-from trtkit.planning.memory import Fit, fit
+from trtkit.planning.memory import Fit, fit, fit_apart
 from trtkit.planning.model_plan import ModelPlan, model_plan
 from trtkit.planning.rolling import RollingCost, rolling_cost
 from trtkit.planning.speculation import (
@@ -101,7 +101,6 @@ def make_plan(config: BuildConfig, specs: Mapping[str, ModelSpec], given: PlanIn
     models = {role: model_plan(role, specs[role], config, given.head_rows.get(role)) for role in config.models}
     # The LLM API runs the draft on the target's GPUs, however many there are.
     shared = config.draft is not None and (config.backend == "llmapi" or place(config).shared)
-    groups = tuple(models.values()) if shared else (models["target"],)
     engines = config.backend in ("engine", "auto")
     converted = [
         ConvertedModel(model.spec, model.weights, _written_bytes(config, model))
@@ -113,8 +112,8 @@ def make_plan(config: BuildConfig, specs: Mapping[str, ModelSpec], given: PlanIn
         given=given,
         models=models,
         shared=shared,
-        fit=_fit(given, groups, None),
-        alternatives=tuple(_alternatives(config, given, groups)),
+        fit=_fit(given, models.values(), None, shared=shared),
+        alternatives=tuple(_alternatives(config, given, models.values(), shared=shared)),
         speculation=_speculation(config, models, given),
         rolling=rolling_cost(config, models["target"], given.gpu),
         host=host_need(converted, engines=engines),
@@ -135,13 +134,16 @@ def padded_specs(config: BuildConfig, specs: Mapping[str, ModelSpec]) -> dict[st
     return shapes
 
 
-def _fit(given: PlanInput, models: Sequence[ModelPlan], policy: KvPolicy | None) -> Fit | None:
+def _fit(given: PlanInput, models: Iterable[ModelPlan], policy: KvPolicy | None, *, shared: bool) -> Fit | None:
     memory = given.gpu.memory_bytes if given.gpu else given.memory_bytes
-    return fit(memory, tuple(model.share(policy) for model in models)) if memory is not None else None
+    shares = tuple(model.share(policy) for model in models)
+    return (fit if shared else fit_apart)(memory, shares) if memory is not None else None
 
 
-def _alternatives(config: BuildConfig, given: PlanInput, models: Sequence[ModelPlan]) -> list[Alternative]:
-    block_size, longest = config.kv_cache.block_size, models[0].limits.built_max_seq_len
+def _alternatives(
+    config: BuildConfig, given: PlanInput, models: Collection[ModelPlan], *, shared: bool
+) -> list[Alternative]:
+    block_size, longest = config.kv_cache.block_size, max(model.limits.built_max_seq_len for model in models)
     sinks = config.attention_sinks
     kept = sinks.sink_tokens + sinks.window_tokens if sinks else max(block_size, longest // 4)
     found = []
@@ -151,7 +153,7 @@ def _alternatives(config: BuildConfig, given: PlanInput, models: Sequence[ModelP
             KvPolicy(kv_dtype, block_size, "sinks and window", kept),
             heavy_hitters(kv_dtype, block_size, longest),
         ):
-            solution = _fit(given, models, policy)
+            solution = _fit(given, models, policy, shared=shared)
             per_sequence = sum(model.share(policy).kv_bytes_per_sequence for model in models)
             if solution is not None:
                 found.append(Alternative(kv_dtype, policy.keep, per_sequence, solution.sequences))
@@ -162,7 +164,11 @@ def round_costs(target: ModelPlan, draft: ModelPlan, given: PlanInput, sequences
     """Costs relative to a plain target pass: from the roofline, or without a GPU from the bytes that are read."""
     gpu, context = given.gpu, given.context_tokens
     if gpu is None:
-        return RoundCosts(draft.cost.weight_bytes / target.cost.weight_bytes, lambda _: 1.0)
+        read = target.cost.weight_bytes(sequences)
+        return RoundCosts(
+            draft.cost.weight_bytes(sequences) / read,
+            lambda draft_len: target.cost.weight_bytes(sequences * (draft_len + 1)) / read,
+        )
     plain = target.token_ms(gpu, context, sequences=sequences)
     step = draft.token_ms(gpu, context, sequences=sequences)
 

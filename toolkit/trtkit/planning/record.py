@@ -63,7 +63,7 @@ def _gains(plan: Plan) -> list[dict[str, Any]]:
 def _fit(plan: Plan) -> dict[str, Any]:
     if plan.fit is None:
         return {"kv_fractions": None, "max_tokens_in_paged_kv_cache": None, "shortfall_bytes": None}
-    roles = list(plan.models) if plan.shared else ["target"]
+    roles = list(plan.models)
     return {
         "kv_fractions": dict(zip(roles, plan.fit.fractions, strict=False)),
         "max_tokens_in_paged_kv_cache": dict(zip(roles, plan.fit.max_tokens, strict=False)),

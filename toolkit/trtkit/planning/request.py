@@ -16,7 +16,10 @@ from trtkit.planning.plan import Plan, PlanInput, make_plan
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """cache: where hub checkpoints lie. gpu, gpu_spec: instead of the YAML's. host_bytes: memory of a CPU server."""
+    """cache: where hub checkpoints lie. gpu, gpu_spec: instead of the YAML's. host_bytes: memory of a CPU server.
+
+    where: names the YAML in messages.
+    """
 
     cache: Path
     gpu: str | None = None
@@ -24,6 +27,7 @@ class PlanRequest:
     host_bytes: int | None = None
     context_tokens: int = 0
     acceptance_rate: float | None = None
+    where: str = "YAML"
 
 
 def plan_config(config: BuildConfig, request: PlanRequest) -> Plan:
@@ -32,7 +36,7 @@ def plan_config(config: BuildConfig, request: PlanRequest) -> Plan:
     Raises CheckpointError PLAN-CHECKPOINT when a checkpoint is not on this disk, ConfigError for an unknown GPU.
     """
     gpu = choose_gpu(config, request)
-    folders = _folders(config, request.cache)
+    folders = _folders(config, request)
     specs = {role: read_model_spec(folder) for role, folder in folders.items()}
     given = PlanInput(
         gpu=gpu,
@@ -69,6 +73,7 @@ def choose_gpu(config: BuildConfig, request: PlanRequest) -> GpuModel | None:
             f"{name} is no GPU of the catalogue",
             f"{hint}`trtkit plan --list-gpus` lists them; describe another one with --gpu-spec",
             code="GPU-UNKNOWN",
+            where="--gpu" if request.gpu else f"{request.where}:gpu.name",
         )
     return gpu
 
@@ -79,16 +84,16 @@ def _is_read_as_stored(role: str, config: BuildConfig, folder: Path) -> bool:
     return config.backend == "llmapi" and (asked == "none" or read_quantized(folder) is not None)
 
 
-def _folders(config: BuildConfig, cache: Path) -> dict[str, Path]:
+def _folders(config: BuildConfig, request: PlanRequest) -> dict[str, Path]:
     folders = {}
     for role, model in config.models.items():
-        folder = find_checkpoint(model.checkpoint, cache, model.revision)
+        folder = find_checkpoint(model.checkpoint, request.cache, model.revision)
         if folder is None:
             raise CheckpointError(
                 f"{model.checkpoint} is not on this disk",
                 "a plan needs only its config.json: put it into a folder and name that, or run trtkit build once",
                 code="PLAN-CHECKPOINT",
-                where=f"{role}.checkpoint",
+                where=f"{request.where}:{role}.checkpoint",
             )
         folders[role] = folder
     return folders

@@ -69,16 +69,23 @@ def stored_bytes(spec: ModelSpec, weights: WeightFormat) -> int:
     return model_bytes(spec, weights) - (head if spec.tie_word_embeddings else 0)
 
 
-def decode_bytes(spec: ModelSpec, weights: WeightFormat, head_rows: int | None = None) -> int:
-    """Bytes read per token when one sequence decodes: all but the embedding table, and only the chosen experts.
+def dense_bytes(spec: ModelSpec, weights: WeightFormat, head_rows: int | None = None) -> int:
+    """Bytes that every pass reads: all but the embedding table and the experts.
 
     head_rows: rows of the head that are read, where a draft computes the logits of a part of its vocabulary.
     """
     total = 0
     for tensor in _one_rank(spec):
-        read = _read_bytes(spec, tensor, weights)
+        if tensor.kind in ("embedding", "expert") or tensor.name == POSITIONS:
+            continue
+        read = tensor_bytes(tensor, weights)
         total += read // spec.vocab_size * head_rows if tensor.kind == "head" and head_rows is not None else read
     return total
+
+
+def expert_bytes(spec: ModelSpec, weights: WeightFormat) -> int:
+    """Bytes of all experts, of which a pass reads those that its tokens choose."""
+    return sum(tensor_bytes(tensor, weights) for tensor in _one_rank(spec) if tensor.kind == "expert")
 
 
 def decode_flops(spec: ModelSpec) -> int:
@@ -141,13 +148,3 @@ def _quantized_bytes(tensor: PlannedTensor, weights: WeightFormat) -> int:
 
 def _one_rank(spec: ModelSpec) -> Iterator[PlannedTensor]:
     return rank_tensors(spec, Split(), 0)
-
-
-def _read_bytes(spec: ModelSpec, tensor: PlannedTensor, weights: WeightFormat) -> int:
-    if tensor.kind == "embedding" or tensor.name == POSITIONS:
-        return 0
-    whole = tensor_bytes(tensor, weights)
-    if tensor.kind == "expert":
-        assert spec.moe is not None, "experts come with a MoeSpec"
-        return whole * spec.moe.top_k // spec.moe.num_experts
-    return whole

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 from trtkit.checking.deployment import Deployment
 from trtkit.checking.rule import Hit, Rule, hit
-from trtkit.planning.model_plan import ModelPlan
 from trtkit.planning.plan import Plan, PlanInput, make_plan
 
 _GB = 10**9
@@ -22,7 +21,7 @@ def _does_not_fit(deployment: Deployment) -> Iterable[Hit]:
     plan = _plan(deployment)
     if plan is not None and plan.fit is not None and plan.fit.sequences == 0:
         assert deployment.gpu is not None
-        weights = ", ".join(f"{role} {_gb(max(model.rank_bytes))}" for role, model in _together(plan).items())
+        weights = ", ".join(f"{role} {_gb(max(model.rank_bytes))}" for role, model in plan.models.items())
         yield hit("gpu", gpu=deployment.gpu.name, weights=weights, shortfall=_gb(plan.fit.shortfall_bytes))
 
 
@@ -31,10 +30,6 @@ def _too_few_sequences(deployment: Deployment) -> Iterable[Hit]:
     wanted = deployment.config.limits.max_batch_size
     if plan is not None and plan.fit is not None and 0 < plan.fit.sequences < wanted:
         yield hit("limits.max_batch_size", wanted=wanted, sequences=plan.fit.sequences)
-
-
-def _together(plan: Plan) -> dict[str, ModelPlan]:
-    return dict(plan.models) if plan.shared else {"target": plan.models["target"]}
 
 
 def _gb(number_bytes: int) -> str:
@@ -46,7 +41,7 @@ MEMORY_RULES: tuple[Rule[Deployment], ...] = (
         code="MEMORY-FIT",
         severity="error",
         looks_at="YAML",
-        when="weights and buffers leave no room for one of the longest sequences on the fullest GPU",
+        when="weights and buffers leave no room for one of the longest sequences on the fullest GPU of a model",
         cause="a {gpu} lacks {shortfall} for one sequence; weights per GPU: {weights}",
         fix="spread the target over more GPUs, quantise it, or shorten limits; `trtkit plan` shows the bytes",
         source="trtkit plan; TensorRT-LLM issues #486, #1188",

@@ -71,15 +71,15 @@ class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[
 
 
 @contextmanager
-def kserve_server(outputs: list[Output] | None, model: str = BLS) -> Iterator[str]:
+def kserve_server(outputs: list[Output] | None, model: str = BLS, host: str = "127.0.0.1") -> Iterator[str]:
     """grpc://host:port of a server whose model answers every request with one response; None: with none, for ever."""
     let_go = threading.Event()
     server = grpc.server(ThreadPoolExecutor(4))
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(_Servicer(model, outputs, let_go), server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    port = server.add_insecure_port(f"{host}:0")
     server.start()
     try:
-        yield f"grpc://127.0.0.1:{port}"
+        yield f"grpc://{host}:{port}"
     finally:
         let_go.set()
         server.stop(None).wait(10)

@@ -25,6 +25,7 @@ from hostile_servers import (
 from parity_samples import answer, header, step
 from trtkit.cli.main import cli
 from trtkit.evaluate.endpoints import patience
+from trtkit.evaluate.endpoints.deployment import Target, parse_target
 from trtkit.evaluate.oracle.record import ParityRecord, write_record
 
 STARTED_S = 60
@@ -120,11 +121,36 @@ def test_a_completion_that_is_none_is_said_and_not_judged(answer: Answer, record
 
 @pytest.mark.parametrize(
     "url",
-    ["http://127.0.0.1:x/v1", "http://h:1 2/v1", "http:///v1", "http://[::1/v1", "http://h:99999/v1", "grpc://h:99999"],
+    [
+        *("http://127.0.0.1:x/v1", "http://h:1 2/v1", "http:///v1", "http://[::1/v1", "http://h:99999/v1"),
+        *("grpc://h:99999", "grpc://h:0", "grpc://h", "grpc://:8001", "grpc:// h:8001", "grpc://h:8001/v1"),
+        *("grpc://::1:8001", "grpc://[::1:8001", "grpc://me@h:8001", "grpc://h:8001?a=b"),
+    ],
 )
 def test_a_url_that_names_no_server_is_refused(url: str, record: Path) -> None:
     result = check(url, record)
     assert result.exit_code == 2 and "URL" in result.stderr, (result.exception, result.stderr)
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("grpc://127.0.0.1:8001", "127.0.0.1:8001"),
+        ("grpc://gpu-box.example:8001/", "gpu-box.example:8001"),
+        ("grpc://[2001:db8::7]:8001", "[2001:db8::7]:8001"),
+    ],
+)
+def test_a_server_is_named_by_host_and_port(url: str, address: str) -> None:
+    assert parse_target(url) == Target(url, address=address)
+
+
+def test_a_server_on_ipv6_is_asked(record: Path) -> None:
+    try:
+        with kserve_server(final(), host="[::1]") as url:
+            assert url.startswith("grpc://[::1]:")
+            assert check(url, record).exit_code == 1  # it says other tokens than the record
+    except RuntimeError as error:
+        pytest.skip(f"no IPv6 here: {error}")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

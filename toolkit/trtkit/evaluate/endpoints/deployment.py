@@ -22,7 +22,6 @@ from trtkit.serving.kserve import Connection
 _SCHEME = "grpc://"
 _TIMEOUT_S = 10.0
 _SOCKET_TIMEOUT_S = 2 * LONGEST_SILENCE_S  # patience ends before
-_LARGEST_PORT = 65535
 _FORMS = "write grpc://host:port for Triton, or http://host:port/v1 for an OpenAI-compatible server"
 
 
@@ -46,15 +45,28 @@ class Target:
 def parse_target(text: str) -> Target:
     """Read BUILD, grpc://host:port or http(s)://host[:port]/v1. Raises InputError for anything else."""
     if text.startswith(_SCHEME):
-        host, colon, port = text.removeprefix(_SCHEME).rpartition(":")
-        if not (colon and host and port.isdecimal() and int(port) <= _LARGEST_PORT):
+        address = _address(text)
+        if address is None:
             raise InputError(f"{text} is no address", _FORMS, code="URL")
-        return Target(text, address=f"{host}:{port}")
+        return Target(text, address=address)
     if text.startswith(("http://", "https://")) and text.rstrip("/").endswith("/v1") and _has_host(text):
         return Target(text, openai_url=text)
     if "://" in text:
         raise InputError(f"{text} is no URL that can be asked", _FORMS, code="URL")
     return Target(text, build=open_build(Path(text)))
+
+
+def _address(url: str) -> str | None:
+    """host:port of a URL that has nothing else; an IPv6 host in brackets, as in the URL. None for anything else."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    extra = parts.path.strip("/") or parts.query or parts.fragment or parts.username
+    if not host or not port or extra or any(character.isspace() for character in host):
+        return None
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _has_host(url: str) -> bool:

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 from calibrated import SAMPLES, random_samples, run_pass, whole_model
+from safetensors.torch import load_file, save_file
 from tiny import FAMILIES, tiny_checkpoint
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 from trtkit.calibration.collect import PassOptions, collect
 from trtkit.calibration.records import LayerRecord, read_layer_record
 from trtkit.calibration.samples import Sample
-from trtkit.errors import InputError
+from trtkit.errors import CheckpointError, InputError
 from trtkit.progress import Progress
 
 
@@ -184,6 +185,36 @@ def test_a_single_token_is_a_sample_too(tmp_path: Path) -> None:
     assert read_layer_record(tmp_path / "pass" / "layers" / "0000.npz").keys.num_tokens == 1 + 64
 
 
+@pytest.mark.parametrize("per_row", [False, True])
+def test_weights_in_fp8_are_multiplied_out(per_row: bool, tmp_path: Path) -> None:
+    """The same numbers as a checkpoint that holds the products: without their scales they would be hundreds of times
+    too large.
+    """
+    plain, stored = tiny_checkpoint(tmp_path / "plain"), tiny_checkpoint(tmp_path / "stored")
+    products, codes = load_file(plain / "model.safetensors"), {}
+    for name, weight in products.items():
+        if not name.endswith(("proj.weight", "embed_tokens.weight")):
+            codes[name] = weight
+            continue
+        scale = weight.abs().amax(1, keepdim=True) / 448 if per_row else weight.abs().max().view(1) / 448
+        codes[name] = (weight / scale).to(torch.float8_e4m3fn)
+        codes[f"{name}_scale"] = scale
+        products[name] = codes[name].float() * scale
+    save_file(products, plain / "model.safetensors", {"format": "pt"})
+    save_file(codes, stored / "model.safetensors", {"format": "pt"})
+    assert_equal(run_pass(plain, tmp_path / "a"), run_pass(stored, tmp_path / "b"))
+
+
+def test_scales_that_are_not_one_for_each_row_are_refused(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf")
+    tensors = load_file(folder / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    tensors[name], tensors[f"{name}_scale"] = tensors[name].to(torch.float8_e4m3fn), torch.ones(5)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"CKPT-SCALE.*up_proj.weight has 96 rows and 5 scales"):
+        run_pass(folder, tmp_path / "pass")
+
+
 def made(folder: Path) -> Path:
     folder.mkdir()
     return folder
@@ -194,8 +225,6 @@ def poison(folder: Path, name: str) -> None:
 
 
 def scale(folder: Path, name: str, factor: float) -> None:
-    from safetensors.torch import load_file, save_file
-
     tensors = load_file(folder / "model.safetensors")
     tensors[name] = tensors[name] * factor
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})

@@ -15,6 +15,7 @@ from trtkit.checkpoints.stored_tensor import StoredTensor
 from trtkit.checkpoints.weights import open_weights
 from trtkit.conversion.layout import rules_for
 from trtkit.conversion.source_check import resolve_names
+from trtkit.conversion.source_scales import FP8, read_scales
 from trtkit.conversion.weight_maps import WEIGHT_MAPS
 from trtkit.errors import CheckpointError
 
@@ -30,13 +31,14 @@ _RENAMED = (
 class LayerSource:
     """Open files of one checkpoint.
 
-    dtype is that of the tensors handed out. Raises CheckpointError as the converter does: nothing may be missing,
-    misshapen or left over.
+    dtype is that of the tensors handed out; FP8 weights are multiplied out by their scales. Raises CheckpointError as
+    the converter does: nothing may be missing, misshapen or left over.
     """
 
     def __init__(self, folder: Path, spec: ModelSpec, dtype: torch.dtype) -> None:
         self._weights = open_weights(folder)
         self._names = resolve_names(spec, WEIGHT_MAPS[spec.family], self._weights)
+        self._scales = read_scales(self._weights, self._weights).weights
         self._prefix = "h." if spec.family == "gpt2" else "model.layers."
         self._dtype = dtype
         self._descriptors = {file: os.open(file, os.O_RDONLY | os.O_CLOEXEC) for file in self._weights.files}
@@ -80,14 +82,29 @@ class LayerSource:
         out = torch.empty(len(indices), stored.shape[1], dtype=_torch_dtype(stored))
         for position, index in enumerate(indices.tolist()):
             self._read(stored, stored.start + index * row_bytes, _bytes_of(out[position]))
-        return out.to(self._dtype)
+        return self._multiplied_out(stored, out, indices)
 
     def tensor(self, stored_name: str) -> Tensor:
         """A whole tensor, by its name in the checkpoint."""
         stored = self._weights[stored_name]
         out = torch.empty(stored.shape, dtype=_torch_dtype(stored))
         self._read(stored, stored.start, _bytes_of(out))
-        return out.to(self._dtype)
+        return self._multiplied_out(stored, out, torch.arange(len(out)))
+
+    def _multiplied_out(self, stored: StoredTensor, values: Tensor, rows: Tensor) -> Tensor:
+        """Some rows of a tensor times its scale, or times theirs where every row has one."""
+        if stored.dtype != FP8:
+            return values.to(self._dtype)
+        scales = torch.from_numpy(self._scales[stored.name.removesuffix(".weight")])
+        if len(scales) not in (1, stored.shape[0]):
+            raise CheckpointError(
+                f"{stored.name} has {stored.shape[0]} rows and {len(scales)} scales",
+                "quantise the checkpoint again",
+                code="CKPT-SCALE",
+                where=str(stored.file),
+            )
+        factors = scales if len(scales) == 1 else scales[rows][:, None]
+        return (values.float() * factors).to(self._dtype)
 
     def _read(self, stored: StoredTensor, start: int, buffer: memoryview) -> None:
         done = 0

@@ -97,3 +97,27 @@ def test_an_unreadable_engine_is_one_finding(text: str | None, code: str, tmp_pa
     if text is not None:
         (tmp_path / "config.json").write_text(text)
     assert codes(tmp_path) == {code}
+
+
+KEYS = [
+    *(("version",), ("trtkit_reference",), ("pretrained_config",), ("build_config",)),
+    *(("pretrained_config", key) for key in ("architecture", "dtype", "vocab_size", "mapping", "quantization")),
+    *(("pretrained_config", "mapping", "world_size"), ("pretrained_config", "quantization", "quant_algo")),
+    *(("build_config", key) for key in ("max_batch_size", "max_seq_len", "max_draft_len", "plugin_config")),
+    ("build_config", "plugin_config", "tokens_per_block"),
+]
+
+
+@pytest.mark.parametrize("value", [[1], 0.5, "x", {"a": 1}, 2**70, -1, True], ids=repr)
+@pytest.mark.parametrize("path", KEYS, ids=".".join)
+def test_a_value_of_the_wrong_type_is_a_finding_and_no_traceback(
+    path: tuple[str, ...], value: object, tmp_path: Path
+) -> None:
+    def spoil(document: dict[str, Any]) -> None:
+        section = document
+        for key in path[:-1]:
+            section = section[key]
+        section[path[-1]] = value
+
+    for finding in check_engine(write_engine(tmp_path, spoil)):
+        assert finding.where.startswith(str(tmp_path))

@@ -50,6 +50,27 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
     assert codes(gpu_box(version="0.17.0"), build_of(tmp_path, version="0.17.0")) == set()
 
 
+@pytest.mark.parametrize(
+    ("built", "installed", "same"),
+    [
+        ("1.2", "1.2.0", True),
+        ("1.0.3", "1.0.3.2510", True),
+        ("1.2.1", "1.2.1+cu131", True),
+        ("0.17.0", "0.17.0.post1", False),
+        ("1.2.1", "1.2.0", False),
+        ("1.2.1", "1.2.9", False),
+    ],
+)
+def test_a_release_is_known_again_by_the_names_that_its_packages_have(
+    built: str, installed: str, same: bool, tmp_path: Path
+) -> None:
+    for backend in ("engine", "llmapi"):
+        if backend == "llmapi" and built.startswith("0."):
+            continue
+        found = codes(gpu_box(version=installed), build_of(tmp_path, backend, version=built))
+        assert ("RUN-VERSION" in found) != same
+
+
 def test_another_sm_is_refused(tmp_path: Path) -> None:
     assert codes(gpu_box(L40S), build_of(tmp_path)) == {"RUN-SM"}
     assert codes(gpu_box(L40S), build_of(tmp_path, gpu__name="l40s")) == set()

@@ -118,6 +118,14 @@ def test_a_target_that_is_none_exits_with_2(name: str, tmp_path: Path) -> None:
     assert "CHECK-TARGET" in result.stderr
 
 
+@pytest.mark.parametrize("name", ["checkpoints/.target.partial", "engines/target"])
+def test_a_build_that_did_not_finish_is_recognised_as_one(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir(parents=True)
+    result = CliRunner().invoke(cli, ["check", str(tmp_path), "--json"])
+    assert result.exit_code == 2
+    assert [finding["code"] for finding in json.loads(result.output)["findings"]] == ["BUILD-MISSING"]
+
+
 def test_plan_prints_the_contract(pair: Path) -> None:
     record = json.loads(run("plan", pair, "--json").stdout)
     assert record["schema"] == "trtkit.plan/1"

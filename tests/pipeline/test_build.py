@@ -131,6 +131,12 @@ def test_an_ignored_finding_is_recorded(config_file: Path) -> None:
     assert ignored["ignored"] == ["SPEC-DRAFT-SIZE"]
 
 
+def test_a_code_that_no_finding_has_is_not_ignored_silently(config_file: Path) -> None:
+    with pytest.raises(InputError, match="no finding has this code") as caught:
+        run(config_file, ignore=("SPEC-DRAFTSIZE",))
+    assert "did you mean SPEC-DRAFT-SIZE?" in caught.value.fix
+
+
 def test_a_damaged_stage_is_made_again(config_file: Path) -> None:
     out = run(config_file).out
     (out / "checkpoints" / "draft" / "rank0.safetensors").unlink()

@@ -325,6 +325,17 @@ def test_a_machine_that_cannot_build_the_engines_says_why(
     assert (error.value.code, error.value.exit_code) == (code, 3)
 
 
+def test_the_builder_of_a_container_is_known_by_its_fourth_number(site: Site) -> None:
+    request, _ = prepare(load_config(site.config_file, ["tensorrt_llm=1.0.3"]), site.options(version="1.0.3"), silent)
+    machine = inspect_machine()
+    there = dataclasses.replace(
+        machine,
+        gpu=GpuDriver("580.1", "13.1", (GpuDevice("GPU", 80 << 30, 90),) * 2),
+        packages={**machine.packages, "tensorrt-llm": "1.0.3.2510"},
+    )
+    assert find_tools(request, there, "local", site.folder).room.num_gpus == 2
+
+
 def test_a_machine_that_can_build_them_has_its_room_counted(site: Site) -> None:
     request, _ = prepare(load_config(site.config_file), site.options(), silent)
     machine = inspect_machine()

@@ -1,5 +1,6 @@
 """CheckReport: what was checked, what was found, and whether that is acceptable. Knows no rule and no file."""
 
+import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,15 +41,8 @@ class CheckReport:
 def make_report(
     kind: str, findings: Iterable[Finding], *, strict: bool, ignore: Sequence[str], known: Iterable[str]
 ) -> CheckReport:
-    """Sort the findings and take out the ignored codes.
-
-    Raises InputError when `ignore` names a code that is not among `known`: a typo would hide nothing, unnoticed.
-    """
-    unknown = sorted(set(ignore) - set(known))
-    if unknown:
-        raise InputError(
-            f"--ignore {unknown[0]}: no finding has this code", "docs/findings.md lists the codes", code="CHECK-IGNORE"
-        )
+    """Sort the findings and take out the ignored codes. Raises what refuse_unknown_codes raises."""
+    refuse_unknown_codes(ignore, known)
     ordered = in_order(findings)
     return CheckReport(
         kind=kind,
@@ -56,6 +50,21 @@ def make_report(
         ignored=tuple(finding for finding in ordered if finding.code in ignore),
         strict=strict,
     )
+
+
+def refuse_unknown_codes(ignore: Iterable[str], known: Iterable[str]) -> None:
+    """Raise InputError CHECK-IGNORE when `ignore` names a code that is not among `known`.
+
+    A typo would hide nothing, unnoticed.
+    """
+    unknown = sorted(set(ignore) - (names := set(known)))
+    if unknown:
+        near = difflib.get_close_matches(unknown[0].upper(), sorted(names), n=1)
+        raise InputError(
+            f"--ignore {unknown[0]}: no finding has this code",
+            (f"did you mean {near[0]}? " if near else "") + "docs/findings.md lists the codes",
+            code="CHECK-IGNORE",
+        )
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:

@@ -15,6 +15,8 @@ from trtkit.config.load import load_config
 from trtkit.errors import InputError
 from trtkit.findings import Finding
 
+# What an interrupted build has, and one of a few stages.
+_BUILD_FOLDERS = ("checkpoints", "engines")
 _CHECKPOINT_FILES = ("config.json", "*.safetensors", "*.bin", "tokenizer*.json")
 
 
@@ -70,7 +72,7 @@ def _kind_of_folder(path: Path) -> str | None:
         return "TensorRT-LLM checkpoint"
     if any(any(path.glob(pattern)) for pattern in _CHECKPOINT_FILES):
         return "checkpoint"
-    return None
+    return "build" if any((path / name).is_dir() for name in _BUILD_FOLDERS) else None
 
 
 def _check_yaml(path: Path, options: CheckOptions) -> list[Finding]:

@@ -121,6 +121,6 @@ def _normalised(field: str, value: Any) -> Any:
 
 
 def _without_build_number(version: str) -> str:
-    """ "1.0.3.2510" of a container is 1.0.3; a post release stays one."""
-    numbers = version.split(".")
-    return ".".join(numbers[:3]) if len(numbers) == 4 and numbers[3].isdigit() else version
+    """ "1.0.3.2510" of a container is 1.0.3, "1.2.1+cu131" is 1.2.1; a post release stays one."""
+    numbers = version.partition("+")[0].split(".")
+    return ".".join(numbers[:3]) if len(numbers) == 4 and numbers[3].isdigit() else ".".join(numbers)

@@ -1,6 +1,7 @@
 """Reads what an engine directory says of itself. Knows config.json of an engine, never opens the engine file."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ def read_engine(folder: Path) -> EngineInfo:
     path = folder / "config.json"
     try:
         return _parse(folder, read_engine_config(folder))
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise _not_an_engine(path, error) from None
 
 
@@ -80,21 +81,21 @@ def _parse(folder: Path, document: dict[str, Any]) -> EngineInfo:
     plugins = build["plugin_config"]
     reference = document.get(REFERENCE_KEY)
     quantization = model.get("quantization") or {}
-    max_draft_len = build["max_draft_len"]
+    max_draft_len = _count(build, "max_draft_len")
     paged = bool(plugins["use_paged_context_fmha"])
     return EngineInfo(
         folder=folder,
-        version=document["version"],
-        architecture=model["architecture"],
-        dtype=model["dtype"],
-        vocab_size=model["vocab_size"],
-        world_size=model["mapping"]["world_size"],
+        version=_text(document, "version"),
+        architecture=_text(model, "architecture"),
+        dtype=_text(model, "dtype"),
+        vocab_size=_count(model, "vocab_size"),
+        world_size=_count(model["mapping"], "world_size"),
         spec=EngineSpec(
-            max_batch_size=build["max_batch_size"],
-            max_input_len=build["max_input_len"],
-            max_seq_len=build["max_seq_len"] - max_draft_len,
+            max_batch_size=_count(build, "max_batch_size"),
+            max_input_len=_count(build, "max_input_len"),
+            max_seq_len=_count(build, "max_seq_len") - max_draft_len,
             max_draft_len=max_draft_len,
-            block_size=plugins["tokens_per_block"],
+            block_size=_count(plugins, "tokens_per_block"),
             kv_dtype=kv_dtype_of(quantization.get("kv_cache_quant_algo")),
             quantization=quantization_of(quantization.get("quant_algo")),
             reuse=paged,
@@ -106,6 +107,20 @@ def _parse(folder: Path, document: dict[str, Any]) -> EngineInfo:
         paged_context_fmha=paged,
         rank_files=tuple(sorted(path.name for path in folder.glob("rank*.engine"))),
     )
+
+
+def _text(section: Mapping[str, Any], key: str) -> str:
+    value = section[key]
+    if not isinstance(value, str):
+        raise TypeError(f"{key} should be a text, not {value!r}")
+    return value
+
+
+def _count(section: Mapping[str, Any], key: str) -> int:
+    value = section[key]
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
+        raise TypeError(f"{key} should be a number of things, not {value!r}")
+    return value
 
 
 def _not_an_engine(path: Path, error: Exception) -> InputError:

@@ -155,8 +155,8 @@ def releases() -> tuple[Release, ...]:
 
 
 def parse_version(text: str) -> tuple[int, ...] | None:
-    """(major, minor, patch, candidate, post) of a version; None when the text is none."""
-    match = _VERSION.match(text)
+    """(major, minor, patch, candidate, post) of a version, without a local suffix; None when the text is none."""
+    match = _VERSION.match(text.partition("+")[0])
     if match is None:
         return None
     major, minor, patch, candidate, rest = match.groups()

@@ -7,6 +7,7 @@ from trtkit.engines.build import BuildTools, EngineJob
 from trtkit.engines.build_args import BuildPaths, build_command
 from trtkit.engines.requested_spec import engine_spec
 from trtkit.engines.runner import RunnerName, choose_runner
+from trtkit.engines.same_release import same_release
 from trtkit.engines.workers import HostRoom
 from trtkit.errors import MissingToolError
 from trtkit.pipeline.request import BuildRequest
@@ -68,7 +69,7 @@ def _refuse_other_gpu(request: BuildRequest, machine: Machine) -> None:
 
 def _refuse_other_version(request: BuildRequest, machine: Machine) -> None:
     installed = machine.tensorrt_llm
-    if installed is not None and installed != request.release.version:
+    if installed is not None and not same_release(installed, request.release.version):
         raise MissingToolError(
             f"TensorRT-LLM {installed} is installed, the YAML is for {request.release.version}",
             "--runner docker builds in the image of that version; or write the installed one under tensorrt_llm",

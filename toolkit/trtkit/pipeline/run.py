@@ -9,7 +9,9 @@ from typing import Any
 
 from trtkit.artifacts import destination, disk_error, read_record, stage_output
 from trtkit.checking import check_config
+from trtkit.checking.catalogue import known_codes
 from trtkit.checking.deployment import resolve_backend
+from trtkit.checking.report import refuse_unknown_codes
 from trtkit.config.schema import BuildConfig
 from trtkit.conversion.convert import convert_checkpoint
 from trtkit.doctor import inspect_machine
@@ -93,6 +95,7 @@ def prepare(
     without_weights: checkpoints of which only config.json and tokenizer are on this disk are accepted, and no more than
     that is downloaded. Raises InputError with every finding that makes the deployment impossible.
     """
+    refuse_unknown_codes(options.ignore, known_codes())
     machine = inspect_machine()
     resolved = config.model_copy(update={"backend": resolve_backend(config, machine)})
     out = options.out or Path("build") / config.name

@@ -7,6 +7,7 @@ from trtkit.checking.subjects.build import BuiltFor
 from trtkit.doctor import Machine
 from trtkit.engines.placement import place
 from trtkit.engines.release import find_release
+from trtkit.engines.same_release import same_release
 
 MIN_OPEN_FILES = 4096
 COMFORTABLE_SHARED_BYTES = 512 << 20
@@ -50,8 +51,9 @@ def _no_runtime(built: BuiltFor) -> Iterable[Hit]:
 
 def _other_version(built: BuiltFor) -> Iterable[Hit]:
     runtime = built.machine.tensorrt_llm
-    if built.backend == "engine" and runtime is not None and runtime != built.version:
-        yield hit("tensorrt_llm", built=built.version, runtime=runtime)
+    if built.backend in _ENGINE_RUNTIMES and runtime is not None and not same_release(runtime, built.version):
+        why = "an engine loads in its own only" if built.backend == "engine" else "its YAML has the keys of one release"
+        yield hit("tensorrt_llm", built=built.version, runtime=runtime, why=why)
 
 
 def _other_sm(built: BuiltFor) -> Iterable[Hit]:
@@ -192,12 +194,12 @@ BUILT_RULES: tuple[Rule[BuiltFor], ...] = (
         code="RUN-VERSION",
         severity="error",
         looks_at="build",
-        when="the runtime is another TensorRT-LLM than the one that built the engines",
-        cause="the engines are for TensorRT-LLM {built}, this machine has {runtime}; an engine loads in its own only",
+        when="the runtime is another TensorRT-LLM than the one that the build is for",
+        cause="the build is for TensorRT-LLM {built}, this machine has {runtime}; {why}",
         fix="use the image with TensorRT-LLM {built}, or build again here",
         source="tensorrtllm_backend issues #190, #194, #285; TensorRT-LLM issue #1803",
         find=_other_version,
-        example=hit("tensorrt_llm", built="0.17.0", runtime="0.19.0"),
+        example=hit("tensorrt_llm", built="0.17.0", runtime="0.19.0", why="an engine loads in its own only"),
     ),
     Rule(
         code="RUN-SM",

@@ -29,4 +29,4 @@ class BuiltFor:
         """The SM that the engines were built on: recorded by the build, else that of the GPU in the YAML."""
         recorded = self.build.manifest.get("sm")
         gpu = find_gpu(self.build.config.gpu.name) if self.build.config.gpu else None
-        return int(recorded) if recorded is not None else gpu.sm if gpu else None
+        return recorded if isinstance(recorded, int) else gpu.sm if gpu else None

@@ -207,3 +207,10 @@ def test_a_picture_that_does_not_fit_leaves_nothing(tmp_path: Path, monkeypatch:
     with pytest.raises(OSError, match="No space"):
         write_picture(Figure(), tmp_path / "p.png")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("dtype", ["int8", "fp8", "auto", ""])
+def test_a_dtype_that_nothing_is_computed_in_is_refused(dtype: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"CALIB-OPTION.*is no dtype to compute in"):
+        calibrate(tiny_checkpoint(tmp_path / "hf"), tmp_path / "out", CalibrationOptions(dtype), TEXTS)
+    assert not (tmp_path / "out").exists()

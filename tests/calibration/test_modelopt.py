@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from calibrated import SAMPLES, random_samples, run_pass
 from converted import read_config, read_ranks
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny import FAMILIES, tiny_checkpoint
 from trtkit.calibration.calibration_file import ScaleOptions
 from trtkit.calibration.modelopt_checkpoint import quantize_with_modelopt
@@ -172,3 +173,15 @@ def test_a_missing_modelopt_is_named_with_its_extra(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingToolError, match=r"trtkit\[quantize\]"):
         quantize_with_modelopt(tiny_checkpoint(tmp_path / "hf"), SAMPLES, tmp_path / "out", ModeloptOptions("fp8"))
+
+
+def test_weights_in_fp8_are_refused_as_it_would_take_them_without_their_scales(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf")
+    tensors = load_file(folder / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    tensors[name], tensors[f"{name}_scale"] = tensors[name].to(torch.float8_e4m3fn), torch.ones(1)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    options = CalibrationOptions("float32", modelopt=ModeloptOptions("fp8"))
+    with pytest.raises(CheckpointError, match=r"CONV-MODELOPT.*stored in FP8") as caught:
+        calibrate(folder, tmp_path / "out", options)
+    assert "leave out --modelopt" in caught.value.fix and not (tmp_path / "out").exists()

@@ -167,14 +167,14 @@ def test_a_torn_state_of_an_interrupted_pass_is_made_again(tmp_path: Path, size:
 def test_nan_names_layer_tensor_and_text(tmp_path: Path) -> None:
     folder = tiny_checkpoint(tmp_path / "hf")
     poison(folder, "model.layers.1.mlp.up_proj.weight")
-    with pytest.raises(InputError, match=r"layer 1: the input of mlp.down_proj hold NaN or Inf while the text 'first'"):
+    with pytest.raises(InputError, match=r"layer 1: NaN or Inf in the input of mlp.down_proj while the text 'first'"):
         collect(folder, SAMPLES, made(tmp_path / "pass"), PassOptions("float32"))
 
 
 def test_overflow_in_float16_is_reported_with_the_way_out(tmp_path: Path) -> None:
     folder = tiny_checkpoint(tmp_path / "hf")
     scale(folder, "model.layers.2.self_attn.v_proj.weight", 1e6)
-    with pytest.raises(InputError, match="CALIB-NONFINITE: layer 2: the values") as caught:
+    with pytest.raises(InputError, match="CALIB-NONFINITE: layer 2: NaN or Inf in the values") as caught:
         collect(folder, SAMPLES, made(tmp_path / "pass"), PassOptions("float16"))
     assert "--dtype float32" in caught.value.fix
 

@@ -259,6 +259,9 @@ def test_a_calibration_reports_prices_when_asked(tmp_path: Path) -> None:
     assert names[:2] == ["unquantized", "fp8-unit"]
     assert {"window-20", "heavy-10", "fp8-window-10"} <= set(names)
     assert (tmp_path / "out" / "price.png").read_bytes().startswith(b"\x89PNG")
+    single = CalibrationOptions("float32", samples=SampleOptions(256, 1), price=True)
+    with pytest.raises(InputError, match=r"CALIB-TINY: [0-9]+ different samples are too few, or too short"):
+        calibrate(folder, tmp_path / "short", single, TEXTS)
     with pytest.raises(InputError, match="leave out --price"):
         calibrate(folder, tmp_path / "few", CalibrationOptions("float32", price=True), [
             CalibrationText("one", token_ids=tuple(range(3, 203)))

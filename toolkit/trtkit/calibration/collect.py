@@ -143,7 +143,7 @@ class _Ears:
     def not_finite(self, what: str) -> InputError:
         """The error for NaN or Inf."""
         return InputError(
-            f"layer {self._number}: {what} hold NaN or Inf while the text {self.text!r} runs",
+            f"layer {self._number}: NaN or Inf in {what} while the text {self.text!r} runs",
             "try --dtype float32; if it stays, a weight of this layer is damaged (trtkit convert --strict names it)",
             code="CALIB-NONFINITE",
         )

@@ -131,7 +131,8 @@ def overall_cache_advice(layers: Sequence[LayerOutliers], cache: Format) -> tupl
     figure = f"the {what} of layer {worst.layer} get {worst.noise:.1%} noise"
     if not bad:
         return cache, f"an {cache.upper()} cache is fine: at worst {figure}"
-    why = f"{figure} in {cache.upper()} ({len(bad)} tensors exceed {NOISE_LIMIT:.0%})"
+    count = f"{len(bad)} tensors exceed" if len(bad) > 1 else "it alone exceeds"
+    why = f"{figure} in {cache.upper()} ({count} {NOISE_LIMIT:.0%})"
     by_layer = {layer.layer: layer.errors for layer in layers}
     with_amax = max(by_layer[item.layer][item.module][f"{cache}/shared"] for item in bad)
     if cache != "int4" and with_amax <= NOISE_LIMIT:

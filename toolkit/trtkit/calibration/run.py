@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import get_args
 
 import torch
 
@@ -23,7 +24,7 @@ from trtkit.calibration.compare import StoredScales, compare_with_checkpoint, re
 from trtkit.calibration.errors import measure_layer
 from trtkit.calibration.heat_map import draw_heat_map
 from trtkit.calibration.layer_source import linear_modules
-from trtkit.calibration.modelopt_checkpoint import quantize_with_modelopt
+from trtkit.calibration.modelopt_checkpoint import quantize_with_modelopt, refuse_unquantizable
 from trtkit.calibration.outliers import judge_layer, overall_cache_advice
 from trtkit.calibration.pass_files import are_whole_records, read_records
 from trtkit.calibration.price import PriceRow
@@ -34,7 +35,8 @@ from trtkit.calibration.samples import Sample, SampleOptions, hold_out, make_sam
 from trtkit.calibration.texts import CalibrationText, shipped_texts
 from trtkit.checkpoints.digest import checkpoint_digest
 from trtkit.checkpoints.model_spec import ModelSpec, read_model_spec
-from trtkit.conversion.modelopt_limits import ModeloptOptions, refuse_impossible, refuse_missing
+from trtkit.config.schema import Dtype
+from trtkit.conversion.modelopt_limits import ModeloptOptions
 from trtkit.errors import InputError
 from trtkit.findings import Finding
 from trtkit.progress import OnProgress, silent
@@ -84,13 +86,13 @@ def prepare(checkpoint: Path, options: CalibrationOptions, texts: list[Calibrati
     nvidia-modelopt.
     """
     spec = read_model_spec(checkpoint)
+    _refuse_dtype(options.dtype)
     if options.modelopt is not None:
-        refuse_missing()
-        refuse_impossible(spec, options.modelopt, str(checkpoint))
+        refuse_unquantizable(checkpoint, options.modelopt)
     compared = None if options.compare is None else read_comparable(options.compare, options.scales.kv_format)
     given, chosen_by = shipped_texts() if texts is None else texts, options.samples.within(spec.max_seq_len)
     samples, held_out = hold_out(make_samples(given, checkpoint, spec.vocab_size, chosen_by))
-    if options.price and not held_out:
+    if options.price and not any(len(sample.token_ids) > 1 for sample in held_out):
         raise _nothing_held_out(samples)
     return Prepared(checkpoint, spec, options, samples, held_out, compared)
 
@@ -133,6 +135,13 @@ def run_prepared(prepared: Prepared, out: Path, on_progress: OnProgress = silent
     return report
 
 
+def _refuse_dtype(dtype: str) -> None:
+    if dtype not in get_args(Dtype):
+        raise InputError(
+            f"{dtype!r} is no dtype to compute in", f"use one of {', '.join(get_args(Dtype))}", code="CALIB-OPTION"
+        )
+
+
 def _measured(checkpoint: Path, digest: str, samples: Sequence[Sample], options: CalibrationOptions) -> Measured:
     return Measured(
         checkpoint=str(checkpoint),
@@ -160,8 +169,8 @@ def _prices(prepared: Prepared, folder: Path, on_progress: OnProgress) -> tuple[
 def _nothing_held_out(samples: list[Sample]) -> InputError:
     count = len({sample.token_ids for sample in samples})
     return InputError(
-        f"{count} different samples are too few to keep some apart for measuring the price",
-        "give at least 8 samples, or leave out --price",
+        f"{count} different samples are too few, or too short, to keep some apart for measuring the price",
+        "give at least 8 samples of several tokens, or leave out --price",
         code="CALIB-TINY",
     )
 

@@ -119,6 +119,13 @@ def test_the_plugin_serves_the_build_for_a_users_tests(build: Build, tmp_path: P
     assert not (build.folder / "launch" / "server.json").exists()
 
 
+def test_several_processes_need_a_server_that_runs_already(build: Build, tmp_path: Path) -> None:
+    worker = "def pytest_configure(config):\n    config.workerinput = {'workercount': 2}\n"  # as pytest-xdist has it
+    (tmp_path / "conftest.py").write_text(worker)
+    done = run_pytest(tmp_path, "--trtkit-build", str(build.folder))
+    assert "TESTS-PARALLEL: these tests run in 2 processes" in done.stdout and "2 errors" in done.stdout, done.stdout
+
+
 def test_without_a_build_a_users_tests_are_skipped(tmp_path: Path) -> None:
     done = run_pytest(tmp_path)
     assert done.returncode == 0 and "2 skipped" in done.stdout, done.stdout

@@ -8,7 +8,7 @@ import pytest
 from trtkit.builds import Build, open_build
 from trtkit.evaluate.assertions import assert_latency, assert_parity, assert_sampling
 from trtkit.evaluate.bench.limits import LatencyLimits
-from trtkit.evaluate.endpoints.deployment import Target, open_address
+from trtkit.evaluate.endpoints.deployment import Target, open_address, refuse_unserved
 from trtkit.evaluate.oracle.record_choice import PromptChoice
 
 __all__ = ["LatencyLimits", "PromptChoice", "assert_latency", "assert_parity", "assert_sampling"]
@@ -39,8 +39,12 @@ def trtkit_build(request: pytest.FixtureRequest) -> Build:
 
 
 @pytest.fixture(scope="session")
-def trtkit_server(trtkit_build: Build) -> Iterator[str]:
-    """host:port (gRPC) of the build's server: the running one, or one that lives until the last test is done."""
+def trtkit_server(request: pytest.FixtureRequest, trtkit_build: Build) -> Iterator[str]:
+    """host:port (gRPC) of the build's server: the running one, or one that lives until the last test is done.
+
+    Raises InputError where pytest-xdist runs several processes and no server runs: the first one's would end with it.
+    """
+    refuse_unserved(trtkit_build, getattr(request.config, "workerinput", {}).get("workercount", 1))
     with open_address(Target(str(trtkit_build.folder), trtkit_build)) as address:
         yield address
 

@@ -16,6 +16,8 @@ from trtkit.evaluate.endpoints.patience import LONGEST_SILENCE_S, Patience, Pati
 from trtkit.evaluate.endpoints.triton import TritonEndpoint
 from trtkit.progress import OnProgress, silent
 from trtkit.server.connection import open_server
+from trtkit.server.launch import ServerFolders
+from trtkit.server.state import find_running
 from trtkit.serving.contract import BLS
 from trtkit.serving.kserve import Connection
 
@@ -84,6 +86,17 @@ def refuse_drafts_without_draft(target: Target, draft_lens: Sequence[int]) -> No
         raise InputError(f"{target.name} chooses its own draft length", "leave --draft-len out", code="NO-DRAFT")
     if any(draft_lens) and target.build is not None and target.build.config.draft is None:
         raise InputError(f"{target.name} has no draft", "leave --draft-len out, or build with a draft", code="NO-DRAFT")
+
+
+def refuse_unserved(build: Build, num_processes: int) -> None:
+    """Raise InputError when several processes are to ask a build that nobody serves: a server that one of them started
+    would end with it."""
+    if num_processes > 1 and find_running(ServerFolders(build.folder).state) is None:
+        raise InputError(
+            f"these tests run in {num_processes} processes, and only one can serve {build.folder}",
+            "serve it first, with trtkit serve BUILD, or let one process run them",
+            code="TESTS-PARALLEL",
+        )
 
 
 @contextmanager

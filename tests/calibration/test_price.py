@@ -66,6 +66,31 @@ def test_the_unquantized_perplexity_is_that_of_the_whole_model(family: str, tmp_
     assert found.kl == found.perplexity_error == 0
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_draft_is_priced_by_the_tokens_that_it_can_propose(tied: bool, tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf", tie_word_embeddings=tied)
+    kept = [*range(5, 40), *range(200, 300), 319]
+    (folder / "draft_vocabulary.json").write_text(json.dumps({"token_ids": kept}))
+    found = prices_of(folder, tmp_path / "pass", HELD_OUT, HELD_OUT)
+    model, losses = whole_model(folder), []
+    rows = torch.tensor(kept)
+    for sample in HELD_OUT:
+        ids = torch.tensor(sample.token_ids)
+        with torch.inference_mode():
+            scores = torch.log_softmax(model(input_ids=ids[None]).logits[0, :-1, rows], -1)
+        losses += [-float(scores[t, rows == token]) for t, token in enumerate(ids[1:]) if token in rows]
+    assert 20 < len(losses) < sum(len(sample.token_ids) for sample in HELD_OUT) - 20
+    assert found["unquantized"].perplexity == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-4)
+    assert 0 < found["int8"].kl < found["int4"].kl
+
+
+def test_a_draft_that_can_propose_none_of_the_texts_has_no_price(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(tmp_path / "hf")
+    (folder / "draft_vocabulary.json").write_text('{"token_ids": [0, 1]}')
+    (row,) = measure_prices(folder, HELD_OUT, (CacheVariant("unquantized", 0, None),), PassOptions("float32"))
+    assert isinstance(row, NoPrice) and row.code == "CALIB-TINY"
+
+
 def test_the_error_of_a_perplexity_is_that_of_its_differences_token_by_token(tmp_path: Path) -> None:
     folder = tiny_checkpoint(tmp_path / "hf")
     noisy = CacheVariant("noisy", 0, lambda _, k, v: (k.mul(4).round().div(4), v))

@@ -26,6 +26,7 @@ from trtkit.calibration.layer_source import LayerSource
 from trtkit.calibration.price import NoPrice, Price, PriceRow
 from trtkit.calibration.samples import Sample
 from trtkit.calibration.skeleton import FilledLayer, Skeleton
+from trtkit.checkpoints.draft_vocabulary import read_draft_vocabulary
 from trtkit.checkpoints.model_spec import read_model_spec
 from trtkit.progress import OnProgress, Progress, silent
 from trtkit.reference.kv_cache.retention import KEEP_ALL
@@ -40,7 +41,10 @@ def measure_prices(
     options: PassOptions,
     on_progress: OnProgress = silent,
 ) -> tuple[PriceRow, ...]:
-    """Run every variant over the samples; the first must be the unquantised one, which the others are held against."""
+    """Run every variant over the samples; the first must be the unquantised one, which the others are held against.
+
+    A draft that leaves out a part of the vocabulary is judged by the tokens that it can propose.
+    """
     assert variants[0].change is None and variants[0].retention == KEEP_ALL, "the first variant is the reference"
     spec = read_model_spec(checkpoint)
     dtype: torch.dtype = getattr(torch, options.dtype)
@@ -61,10 +65,21 @@ def measure_prices(
                 run.through(filled, rotations, options.device)
             filled.release()
             on_progress(Progress("price", number + 1, spec.num_layers, "layers"))
-        skeleton.load_head()
-        for index, tokens in enumerate(ids):
-            _predict(runs, skeleton, index, tokens)
-    return tuple(_priced(run, runs[0], sum(len(tokens) - 1 for tokens in ids)) for run in runs)
+        vocabulary = read_draft_vocabulary(checkpoint, spec.vocab_size)
+        skeleton.load_head(vocabulary)
+        wanted = [_rows_of(tokens[1:], vocabulary) for tokens in ids]
+        for index, rows in enumerate(wanted):
+            _predict(runs, skeleton, index, rows)
+    return tuple(_priced(run, runs[0], sum(int((rows >= 0).sum()) for rows in wanted)) for run in runs)
+
+
+def _rows_of(tokens: Tensor, vocabulary: Sequence[int] | None) -> Tensor:
+    """The head's row of each token, -1 for one that a draft cannot propose."""
+    if vocabulary is None:
+        return tokens
+    known = torch.tensor(vocabulary)
+    place = torch.searchsorted(known, tokens).clamp(max=len(known) - 1)
+    return torch.where(known[place] == tokens, place, -1)
 
 
 @dataclass
@@ -104,10 +119,11 @@ class _Run:
         self.states.clear()
 
 
-def _predict(runs: Sequence[_Run], skeleton: Skeleton, index: int, tokens: Tensor) -> None:
-    """Add one text's T tokens to every run's sums; position t predicts token t + 1. The logits [T, V] of two runs are
-    in memory whatever their number.
+def _predict(runs: Sequence[_Run], skeleton: Skeleton, index: int, wanted: Tensor) -> None:
+    """Add one text's tokens to every run's sums; position t predicts the row `wanted[t]`, unless that is -1. The logits
+    [T, V] of two runs are in memory whatever their number.
     """
+    known = wanted >= 0
     reference: tuple[Tensor, Tensor] | None = None
     for run in runs:
         if run.cause is not None:
@@ -116,8 +132,8 @@ def _predict(runs: Sequence[_Run], skeleton: Skeleton, index: int, tokens: Tenso
         if not logits.isfinite().all():
             run.give_up("the logits are NaN or Inf", index)
             continue
-        found = torch.log_softmax(logits[:-1].double(), -1)
-        loss = -found.gather(1, tokens[1:, None])
+        found = torch.log_softmax(logits[:-1][known].double(), -1)
+        loss = -found.gather(1, wanted[known, None])
         if run is runs[0]:
             reference = found, loss
         if reference is None:
@@ -136,11 +152,12 @@ def _priced(run: _Run, reference: _Run, num_tokens: int) -> PriceRow:
         return NoPrice(name, size, run.cause or why)
     if run.cause is not None:
         return NoPrice(name, size, run.cause)
-    count = max(1, num_tokens)
-    loss, kl, squares = (total / count for total in (run.totals.loss, run.totals.kl, run.totals.squares))
+    if not num_tokens:
+        return NoPrice(name, size, "no token of the held-out texts is one that this draft can propose", "CALIB-TINY")
+    loss, kl, squares = (total / num_tokens for total in (run.totals.loss, run.totals.kl, run.totals.squares))
     if loss > _LARGEST_LOSS:
         return NoPrice(name, size, f"tokens cost {loss:.0f} nats each: a perplexity beyond all numbers")
-    mean = loss - reference.totals.loss / count
-    error = (max(0.0, squares - mean**2) / count) ** 0.5
+    mean = loss - reference.totals.loss / num_tokens
+    error = (max(0.0, squares - mean**2) / num_tokens) ** 0.5
     # Rounding of the sums may leave the divergence a hair below zero.
     return Price(name, size, exp(loss), max(0.0, kl), exp(loss) * error)

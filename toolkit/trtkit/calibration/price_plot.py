@@ -26,7 +26,7 @@ def price_figure(rows: Sequence[PriceRow]) -> Figure:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     if without := [row.name for row in rows if not isinstance(row, Price)]:
-        axes.set_title(f"NaN or Inf, so without a point: {', '.join(without)}", fontsize=8, wrap=True)
+        axes.set_title(f"without a price: {', '.join(without)}", fontsize=8, wrap=True)
     x, y = [price.bytes_per_token / 1024 for price in prices], [price.perplexity for price in prices]
     axes.errorbar(x, y, yerr=[price.perplexity_error for price in prices], fmt="o", elinewidth=0.6, capsize=2)
     axes.set_yscale("log")

@@ -163,15 +163,16 @@ class Skeleton:
         """Run the model around the installed layer on as many tokens."""
         self._base(input_ids=torch.zeros((1, num_tokens), dtype=torch.long, device=self._device), use_cache=False)
 
-    def load_head(self) -> None:
-        """Read the final norm and the head; needed before `logits`."""
+    def load_head(self, rows: Sequence[int] | None = None) -> None:
+        """Read the final norm and the head, all or some rows of it; needed before `logits`."""
         outer = "ln_f" if self._is_gpt2 else "model.norm"
         names = dict(self._norm.named_parameters())
         tensors = {name: self._source.outside(f"{outer}.{name}").to(self._device) for name in names}
         self._norm.load_state_dict(tensors, strict=True, assign=True)
         embedding = "wte.weight" if self._is_gpt2 else "model.embed_tokens.weight"
         own = self._source.has("lm_head.weight")
-        self._head = self._source.outside("lm_head.weight" if own else embedding).to(self._device)
+        head = self._source.outside("lm_head.weight" if own else embedding)
+        self._head = (head if rows is None else head[list(rows)]).to(self._device)
 
     @torch.inference_mode()
     def rotations(self, num_positions: int) -> Tensor:
@@ -187,7 +188,7 @@ class Skeleton:
 
     @torch.inference_mode()
     def logits(self, state: Tensor) -> Tensor:
-        """The state after the last layer, [1, T, hidden] -> logits [T, vocabulary] in float32."""
+        """The state after the last layer, [1, T, hidden] -> logits [T, rows of the head] in float32."""
         assert self._head is not None, "call load_head"
         normed: Tensor = self._norm(state[0].to(self._device))
         logits = (normed @ self._head.T).float().cpu()

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import resource
 import shlex
 import shutil
@@ -16,11 +17,13 @@ import pytest
 import yaml
 from tiny import tiny_checkpoint
 from trtkit.builds import open_build
+from trtkit.checking.folder_checks import check_build
 from trtkit.config.load import load_config
 from trtkit.errors import BuildError, CheckpointError, InputError, MissingToolError
 from trtkit.pipeline import rendering
 from trtkit.pipeline.dry_run import dry_run
 from trtkit.pipeline.run import BuildOptions, BuildReport, build
+from trtkit.pipeline.stages import NOTICED_CODES
 from trtkit.progress import Progress
 
 STAGES = ["check", "convert target", "convert draft", "engine target", "engine draft", "tokenizer", "repository"]
@@ -53,6 +56,10 @@ def run(config_file: Path, *overrides: str, **options: object) -> BuildReport:
     out = config_file.parent / "build"
     choices = BuildOptions(cache=config_file.parent / "cache", where="tiny.yaml", out=out, **options)  # type: ignore[arg-type]
     return build(load_config(config_file, overrides), choices)
+
+
+def trtkit_check(out: Path) -> list[str]:
+    return [finding.code for finding in check_build(out) if finding.severity == "error"]
 
 
 def skipped(report: BuildReport) -> list[str]:
@@ -108,6 +115,28 @@ def test_new_weights_are_noticed_by_content(config_file: Path, pair: Path, tmp_p
     assert "convert target" not in skipped(run(config_file, f"target.checkpoint={moved}"))
 
 
+def test_new_weights_with_the_old_size_and_time_are_noticed(config_file: Path, pair: Path, tmp_path: Path) -> None:
+    """As by a copy that keeps times: only the inode tells that something happened."""
+    moved = Path(shutil.copytree(pair / "target", tmp_path / "other"))
+    run(config_file, f"target.checkpoint={moved}")
+    file = moved / "model.safetensors"
+    times, weights = file.stat(), bytearray(file.read_bytes())
+    weights[-1] ^= 1
+    file.write_bytes(weights)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert "convert target" not in skipped(run(config_file, f"target.checkpoint={moved}"))
+
+
+def test_a_new_chat_template_is_copied_and_no_new_model(config_file: Path, pair: Path, tmp_path: Path) -> None:
+    moved = Path(shutil.copytree(pair / "target", tmp_path / "other"))
+    run(config_file, f"target.checkpoint={moved}")
+    (moved / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    report = run(config_file, f"target.checkpoint={moved}")
+    assert {"convert target", "engine target"} <= set(skipped(report))
+    assert (report.out / "tokenizer" / "chat_template.jinja").read_text() == "{{ messages[0].content }}"
+    assert trtkit_check(report.out) == []
+
+
 def test_a_repository_that_would_be_rendered_otherwise_today_is_rendered_again(
     config_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +164,15 @@ def test_a_code_that_no_finding_has_is_not_ignored_silently(config_file: Path) -
     with pytest.raises(InputError, match="no finding has this code") as caught:
         run(config_file, ignore=("SPEC-DRAFTSIZE",))
     assert "did you mean SPEC-DRAFT-SIZE?" in caught.value.fix
+
+
+@pytest.mark.parametrize("page", ["calibration.md", "conversion.md"])
+def test_every_warning_and_note_of_a_stage_can_be_ignored(page: str) -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / page).read_text(encoding="utf-8")
+    said = [line for line in text.splitlines() if re.search(r"[Ww]arnings? and notes|a warning of|warnings: ", line)]
+    assert said, "the page says which codes are warnings"
+    codes = {code for line in said for code in re.findall(r"(?:CALIB|CONV|CKPT)-[A-Z-]+", line)}
+    assert codes and codes <= NOTICED_CODES
 
 
 def test_a_damaged_stage_is_made_again(config_file: Path) -> None:

@@ -38,7 +38,7 @@ from trtkit.pipeline.rendering import built_engine, repository_texts
 from trtkit.pipeline.request import BuildRequest, gpu_sm
 from trtkit.pipeline.sources import resolve_sources
 from trtkit.pipeline.stage_findings import stage_findings
-from trtkit.pipeline.stages import Stage, StageName, plan_stages, requested_conversion
+from trtkit.pipeline.stages import NOTICED_CODES, Stage, StageName, plan_stages, requested_conversion
 from trtkit.pipeline.tokenizer import copy_tokenizer
 from trtkit.progress import OnProgress, Progress, silent
 from trtkit.repository.render import write_repository
@@ -95,7 +95,7 @@ def prepare(
     without_weights: checkpoints of which only config.json and tokenizer are on this disk are accepted, and no more than
     that is downloaded. Raises InputError with every finding that makes the deployment impossible.
     """
-    refuse_unknown_codes(options.ignore, known_codes())
+    refuse_unknown_codes(options.ignore, known_codes() | NOTICED_CODES)
     machine = inspect_machine()
     resolved = config.model_copy(update={"backend": resolve_backend(config, machine)})
     out = options.out or Path("build") / config.name

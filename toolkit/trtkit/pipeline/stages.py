@@ -15,6 +15,13 @@ from trtkit.pipeline.request import SCALES_FOLDER, BuildRequest, texts_digest
 
 StageName = Literal["check", "calibrate", "convert", "engines", "tokenizer", "repository"]
 STAGE_NAMES: tuple[StageName, ...] = ("check", "calibrate", "convert", "engines", "tokenizer", "repository")
+# What calibrations and conversions notice beside what the checks do; a build may ignore that too.
+NOTICED_CODES = frozenset(
+    {
+        *("CALIB-EXPERTS", "CALIB-FEW", "CALIB-KEEP", "CKPT-NAN"),
+        *("CONV-KV-CONSTANT", "CONV-OVERFLOW", "CONV-SCALE-DROPPED", "CONV-WINDOW"),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -95,7 +102,9 @@ def _add_conversions(request: BuildRequest, add: Callable[..., str]) -> dict[str
     converted = {}
     for role in request.converted:
         options = requested_conversion(role, request)
-        decides = {"source": request.inputs[role].digest, "options": repr(options)}
+        source = request.inputs[role]
+        by_tokens = options.output_format == "hf" or options.quantization in MODELOPT_QUANTIZATIONS
+        decides = {"source": source.digest if by_tokens else source.weights_digest, "options": repr(options)}
         if options.quantization in MODELOPT_QUANTIZATIONS:
             decides["samples"] = config.calibration.model_dump(mode="json", exclude={"prompts"})
             decides["texts"] = texts_digest(config)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from trtkit.errors import CheckpointError
 
-_FILES = (
+TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -31,4 +31,4 @@ def copy_tokenizer(source: Path, out: Path) -> None:
 
 def tokenizer_files(source: Path) -> tuple[str, ...]:
     """The names of the files that travel."""
-    return tuple(name for name in _FILES if (source / name).is_file())
+    return tuple(name for name in TOKENIZER_FILES if (source / name).is_file())

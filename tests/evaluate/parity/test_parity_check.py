@@ -85,7 +85,7 @@ def test_a_cancelled_request_is_sent_before_the_one_that_is_judged() -> None:
 
 
 def test_concurrent_requests_are_under_way_together() -> None:
-    together = threading.Barrier(2, timeout=10)
+    together = threading.Barrier(2, timeout=60)
 
     class Meeting(Parrot):
         def generate(self, request: EndpointRequest) -> Generation:

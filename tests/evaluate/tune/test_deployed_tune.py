@@ -42,10 +42,12 @@ def draft_tokens(address: str) -> int:
 def test_the_server_follows_the_schedule_that_was_tuned(build: Build, address: str) -> None:
     before = draft_tokens(address)
     assert before > 0
-    result = tune(build.folder, "--budget", "25", "--concurrency", "1", "--concurrency", "3", "--json")
+    result = tune(
+        build.folder, "--budget", "25", "--concurrency", "1", "--concurrency", "3", "--concurrency", "1", "--json"
+    )
     assert result.exit_code == 0, result.stderr
     document: dict[str, Any] = json.loads(result.stdout)
-    assert document["elapsed_s"] < 40  # 25 and the rung under way
+    assert document["budget_s"] == 25
     assert [level["concurrency"] for level in document["levels"]] == [1, 3]
     arms = document["levels"][0]["arms"]
     assert [arm["draft_len"] for arm in arms] == list(range(MAX_DRAFT_LEN + 1))

@@ -29,6 +29,7 @@ from trtkit.evaluate.bench.plot import plot_bench
 from trtkit.evaluate.bench.prompts import bench_prompts, trace_prompts
 from trtkit.evaluate.bench.summary import bench_junit, bench_markdown
 from trtkit.evaluate.bench.traffic import prompts_jsonl, trace_jsonl
+from trtkit.evaluate.configured_file import configured_file
 from trtkit.evaluate.endpoints.asynchronous import AsyncTritonEndpoint, Threaded
 from trtkit.evaluate.endpoints.deployment import Target, open_address, refuse_drafts_without_draft
 from trtkit.evaluate.endpoints.endpoint import AsyncEndpoint, Endpoint
@@ -219,8 +220,7 @@ def _context(target: Target, options: BenchOptions) -> BenchContext:
 
 
 def _baseline_path(target: Target, options: BenchOptions) -> Path | None:
-    configured = target.build.config.verification.baseline if target.build is not None else None
-    path = options.baseline or (Path(configured) if configured else None)
+    path = options.baseline or configured_file(target.build, "baseline", is_made=options.update_baseline)
     if path is None and options.update_baseline:
         raise InputError("there is no baseline to update", "say where with --baseline FILE", code="BASELINE")
     return path

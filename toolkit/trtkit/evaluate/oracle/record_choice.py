@@ -6,6 +6,7 @@ from pathlib import Path
 from trtkit.builds import Build
 from trtkit.checkpoints.stop_ids import read_stop_ids
 from trtkit.errors import InputError
+from trtkit.evaluate.configured_file import configured_file
 from trtkit.evaluate.oracle.libraries import require_oracle_libraries
 from trtkit.evaluate.oracle.numerics import formats_of, oracle_quantization
 from trtkit.evaluate.oracle.record import ParityRecord, RecordedAnswer, read_record
@@ -31,8 +32,7 @@ class PromptChoice:
 
     def read(self, build: Build | None) -> list[Prompt]:
         """The chosen prompts. Raises InputError for a file that holds none, or none of the class."""
-        configured = build.config.verification.prompts if build is not None else None
-        found = choose_prompts(self.prompts or (Path(configured) if configured else None), None)
+        found = choose_prompts(self.prompts or configured_file(build, "prompts"), None)
         groups = dict.fromkeys(prompt.group for prompt in found)
         if self.group is not None and self.group not in groups:
             raise InputError(

@@ -113,7 +113,8 @@ def _plan(target: Target, options: TuneOptions) -> TunePlan:
     prompts, skipped = bench_prompts(build, options.choice, _NUM_PROMPTS)
     return TunePlan(
         draft_lens=options.draft_lens or candidate_lengths(build.config.max_draft_len if build else 1),
-        concurrencies=options.concurrencies or load_levels(build.config.limits.max_batch_size if build else 1),
+        concurrencies=tuple(dict.fromkeys(options.concurrencies))
+        or load_levels(build.config.limits.max_batch_size if build else 1),
         prompts=prompts,
         skipped=skipped,
         budget_s=options.budget_s,

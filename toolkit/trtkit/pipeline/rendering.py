@@ -6,6 +6,7 @@ from trtkit.checkpoints.model_spec import read_model_spec
 from trtkit.checkpoints.stop_ids import read_stop_ids
 from trtkit.engines.inspect import EngineInfo, read_engine
 from trtkit.engines.requested_spec import engine_spec
+from trtkit.pipeline.attention_windows import attention_windows
 from trtkit.pipeline.kv_memory import planned_kv_memory
 from trtkit.pipeline.llmapi_backend import llmapi_repository
 from trtkit.pipeline.request import BuildRequest
@@ -20,7 +21,22 @@ def repository_texts(request: BuildRequest, engine_of: EngineOf | None = None) -
         return llmapi_repository(request)
     engines = {role: (engine_of or predicted_engine)(role, request) for role in request.config.models}
     end_ids, pad_id = read_stop_ids(request.inputs["target"].folder)
-    return render_repository(request.config, engines, TokenIds(end_ids, pad_id), kv_memory=planned_kv_memory(request))
+    return render_repository(
+        request.config,
+        engines,
+        TokenIds(end_ids, pad_id),
+        kv_memory=planned_kv_memory(request),
+        windows=_windows(request) if request.config.backend == "engine" else {},
+    )
+
+
+def _windows(request: BuildRequest) -> dict[str, tuple[int, ...]]:
+    """trtkit's own engine reads them in the checkpoint's config.json."""
+    longest = {role: engine_spec(role, request.config, request.sm).built_max_seq_len for role in request.inputs}
+    return {
+        role: attention_windows(read_model_spec(source.folder), longest[role])
+        for role, source in request.inputs.items()
+    }
 
 
 def built_engine(role: str, request: BuildRequest) -> EngineInfo:

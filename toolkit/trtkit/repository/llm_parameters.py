@@ -20,7 +20,8 @@ class LlmPlacement:
     """Where one engine lies and what it may use.
 
     devices: the GPU of each rank, by number. reuse: whether its KV blocks can be reused. participants: the MPI ranks of
-    its processes, where they are started beforehand.
+    its processes, where they are started beforehand. windows: tokens that the layers attend to, repeated over them;
+    none where all attend to all.
     """
 
     engine_dir: str
@@ -28,6 +29,7 @@ class LlmPlacement:
     devices: tuple[int, ...]
     reuse: bool
     participants: tuple[int, ...] = ()
+    windows: tuple[int, ...] = ()
 
 
 def llm_parameters(config: BuildConfig, placement: LlmPlacement) -> dict[str, str]:
@@ -58,7 +60,7 @@ def llm_parameters(config: BuildConfig, placement: LlmPlacement) -> dict[str, st
         "num_nodes": "1",
         "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
     }
-    return parameters | _gpu_parameters(config, placement) | _sink_parameters(config)
+    return parameters | _gpu_parameters(config, placement) | _kept_tokens(config, placement)
 
 
 def _gpu_parameters(config: BuildConfig, placement: LlmPlacement) -> dict[str, str]:
@@ -74,11 +76,12 @@ def _gpu_parameters(config: BuildConfig, placement: LlmPlacement) -> dict[str, s
     return parameters
 
 
-def _sink_parameters(config: BuildConfig) -> dict[str, str]:
-    """The runtime's own StreamingLLM; rolling sinks are kept by the orchestrator instead."""
+def _kept_tokens(config: BuildConfig, placement: LlmPlacement) -> dict[str, str]:
+    """The model's own windows, or the runtime's StreamingLLM; rolling sinks are kept by the orchestrator instead."""
     sinks = config.attention_sinks
     if sinks is None or sinks.strategy != "engine":
-        return {}
+        windows = ",".join(map(str, placement.windows))
+        return {"max_attention_window_size": windows} if windows else {}
     return {
         "max_attention_window_size": str(sinks.sink_tokens + sinks.window_tokens),
         "sink_token_length": str(sinks.sink_tokens),

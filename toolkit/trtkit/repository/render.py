@@ -41,16 +41,18 @@ def render_repository(
     token_ids: TokenIds,
     *,
     kv_memory: Mapping[str, KvMemory] | None = None,
+    windows: Mapping[str, tuple[int, ...]] | None = None,
 ) -> dict[str, str]:
     """Every file of the model repository: relative path -> text.
 
     `engines` has "target", and "draft" where the config has one. kv_memory holds what a role's cache may take;
     by default each of two models that share a GPU has less than half of it, and one with GPUs of its own has 0.9.
+    windows: what the layers of a role attend to, where TensorRT-LLM must be told it.
     Paths inside the files are relative to the build directory. Raises InputError for what trtkit's Triton models do
     not serve.
     """
     _refuse_unserved(config, engines)
-    placements = _placements(config, engines, kv_memory or {})
+    placements = _placements(config, engines, kv_memory or {}, windows or {})
     ids = {
         "end_ids": ",".join(map(str, token_ids.end_ids)),
         "pad_id": str(token_ids.pad_id),
@@ -110,7 +112,10 @@ def _refuse_unserved(config: BuildConfig, engines: Mapping[str, EngineInfo]) -> 
 
 
 def _placements(
-    config: BuildConfig, engines: Mapping[str, EngineInfo], kv_memory: Mapping[str, KvMemory]
+    config: BuildConfig,
+    engines: Mapping[str, EngineInfo],
+    kv_memory: Mapping[str, KvMemory],
+    windows: Mapping[str, tuple[int, ...]],
 ) -> dict[str, LlmPlacement]:
     placed = place(config)
     participants = placed.participants if hands_logits_over(config) else {}
@@ -123,6 +128,7 @@ def _placements(
             devices=placed.devices[role],
             reuse=config.kv_cache.reuse and (engines[role].paged_context_fmha or config.backend != "engine"),
             participants=participants.get(role, ()),
+            windows=windows.get(role, ()),
         )
         for model, role in ((TARGET, "target"), (DRAFT, "draft"))
         if role in engines

@@ -1,5 +1,7 @@
 """The noise of a cache: of the scale and the format that are written, over everything that was measured."""
 
+import io
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -11,15 +13,19 @@ import torch
 from calibrated import random_samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
+from safetensors.torch import load_file, save_file
 from tiny import tiny_checkpoint
 from trtkit.calibration.cache_noise import cache_noise
 from trtkit.calibration.calibration_file import ScaleOptions
 from trtkit.calibration.errors import cache_errors
+from trtkit.calibration.heat_map import noise_grid, tensor_kinds
 from trtkit.calibration.number_formats import LARGEST, Format, fake_quantize
 from trtkit.calibration.run import CalibrationOptions, calibrate
 from trtkit.calibration.scales import ScaleMethod
 from trtkit.calibration.statistics import TensorStatistics
 from trtkit.calibration.texts import CalibrationText
+from trtkit.cli.calibrate import render
 
 TEXTS = [CalibrationText(s.name, token_ids=s.token_ids) for s in random_samples({f"t{n}": 40 for n in range(9)})]
 
@@ -98,3 +104,24 @@ def test_heads_that_int4_groups_do_not_fill_have_no_such_error() -> None:
     statistics = TensorStatistics(96, 2, 64)
     statistics.update(torch.randn(64, 96, generator=torch.Generator().manual_seed(0)))
     assert "int4/cache" not in cache_errors(statistics, statistics.record().amax)
+
+
+def test_what_comes_back_as_nan_is_no_fine_cache(tmp_path: Path) -> None:
+    """INT4 keeps its steps in float16, which these values overflow; FP8 does not care."""
+    folder = tiny_checkpoint(tmp_path / "hf", dtype="bfloat16")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.1.self_attn.v_proj.weight"] *= 1e30
+    tensors["model.layers.1.self_attn.o_proj.weight"] *= 1e-30
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    options = CalibrationOptions("bfloat16", scales=ScaleOptions(ScaleMethod(), "int4"))
+    report = calibrate(folder, tmp_path / "out", options, TEXTS)
+    assert report.cache_advice == "keep"
+    assert "the values of layer 1 get infinite noise in INT4 (it alone exceeds 10%)" in report.cache_reason
+    written = (tmp_path / "out" / "report.json").read_text()
+    document = json.loads(written, parse_constant=pytest.fail)
+    assert document["layers"][1]["advice"][1]["noise"] is None
+    shown = io.StringIO()
+    Console(file=shown, width=120).print(render("target", report))
+    assert "infinite" in shown.getvalue() and "nan%" not in shown.getvalue()
+    kinds = tensor_kinds(report.layers)
+    assert noise_grid(report.layers, kinds).max() == 1

@@ -3,9 +3,11 @@
 An error is noise over signal, root mean squares both: 0.03 means that 3 % of what counts is noise. For keys and values
 the signal is what differs between tokens, x - channel mean: a constant that every key carries shifts all attention
 scores alike and changes nothing, but the noise it brings does. For a linear input noise and signal are those of the
-layer's output, token by token, so that a few huge tokens do not hide what the others lose.
+layer's output, token by token, so that a few huge tokens do not hide what the others lose. What comes back as NaN or
+Inf has infinite noise.
 """
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -107,7 +109,7 @@ def input_errors(rows: Tensor, weight: Tensor, channel_amax: Tensor) -> dict[str
 def output_noise(product: Tensor, exact: Tensor) -> float:
     """Noise over signal of each token's output [T, O], root mean square over tokens that have output."""
     noise, signal = (product - exact).norm(dim=1), exact.norm(dim=1)
-    return rms((noise / signal)[signal > 0]) if bool((signal > 0).any()) else 0.0
+    return _ratio(rms((noise / signal)[signal > 0]), 1.0) if bool((signal > 0).any()) else 0.0
 
 
 def smoothing_factors(channel_amax: Tensor, weight: Tensor) -> Tensor:
@@ -142,4 +144,6 @@ def _per_output(weight: Tensor, kind: Format) -> Tensor:
 
 
 def _ratio(noise: float, signal: float) -> float:
+    if math.isnan(noise):
+        return math.inf
     return noise / signal if signal > 0 else 0.0

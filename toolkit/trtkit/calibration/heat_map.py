@@ -66,12 +66,12 @@ def ratio_grid(layers: Sequence[LayerOutliers], kinds: Sequence[str]) -> Grid:
 
 
 def noise_grid(layers: Sequence[LayerOutliers], kinds: Sequence[str]) -> Grid:
-    """[layers, kinds]: the largest noise; 0 where a layer has no such tensor."""
+    """[layers, kinds]: the largest noise, at most 1, at which nothing is left; 0 where a layer has no such tensor."""
     grid = np.zeros((len(layers), len(kinds)))
     for row, layer in enumerate(layers):
         for advice in layer.advice:
             column = kinds.index(_kind(advice.module))
-            grid[row, column] = max(grid[row, column], advice.noise)
+            grid[row, column] = max(grid[row, column], min(advice.noise, 1.0))
     return grid
 
 

@@ -4,6 +4,7 @@ Everything is judged by noise, a cache's by that of its own scales (cache_noise.
 (errors.py); ratios, bits and channels explain it.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -128,7 +129,7 @@ def overall_cache_advice(layers: Sequence[LayerOutliers], cache: Format) -> tupl
     bad = [item for item in advice if item.action == "keep"]
     worst = max(advice, key=lambda item: item.noise)
     what = {KEYS: "keys", VALUES: "values"}[worst.module]
-    figure = f"the {what} of layer {worst.layer} get {worst.noise:.1%} noise"
+    figure = f"the {what} of layer {worst.layer} get {in_percent(worst.noise)} noise"
     if not bad:
         return cache, f"an {cache.upper()} cache is fine: at worst {figure}"
     count = f"{len(bad)} tensors exceed" if len(bad) > 1 else "it alone exceeds"
@@ -138,6 +139,11 @@ def overall_cache_advice(layers: Sequence[LayerOutliers], cache: Format) -> tupl
     if cache != "int4" and with_amax <= NOISE_LIMIT:
         why = f"{why}; the scales cut too much: with --method amax it is at most {with_amax:.1%}"
     return "keep", f"keep the KV cache in the model's dtype: {why}"
+
+
+def in_percent(noise: float) -> str:
+    """A noise as it is shown."""
+    return f"{noise:.1%}" if math.isfinite(noise) else "infinite"
 
 
 def _cache_advice(record: LayerRecord, name: str, cache: Format, scale: float | None) -> Advice:

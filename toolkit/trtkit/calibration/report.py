@@ -1,6 +1,7 @@
 """CalibrationReport: what one calibration says, as a record and as a JSON document. Computes and prints nothing."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -61,7 +62,7 @@ class CalibrationReport:
             "prices": [price.as_dict() for price in self.prices],
             "modelopt": str(self.modelopt) if self.modelopt else None,
             "comparison": self.comparison.as_dict() if self.comparison else None,
-            "layers": [_layer(layer, self.kv_scales.get(layer.layer)) for layer in self.layers],
+            "layers": [_finite(_layer(layer, self.kv_scales.get(layer.layer))) for layer in self.layers],
             "findings": [finding.as_dict() for finding in self.findings],
         }
 
@@ -79,6 +80,15 @@ def _layer(layer: LayerOutliers, kv_scale: float | None) -> dict[str, Any]:
         "tensors": [asdict(tensor) | {"errors": dict(layer.errors[tensor.name])} for tensor in layer.tensors],
         "advice": [asdict(advice) for advice in layer.advice],
     }
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for what JSON cannot say: an infinite noise."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def sum_of_advice(layers: Sequence[LayerOutliers]) -> dict[str, int]:

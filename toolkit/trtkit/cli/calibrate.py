@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from trtkit.calibration.outliers import in_percent
 from trtkit.calibration.price import Price
 from trtkit.calibration.report import CalibrationReport, sum_of_advice
 from trtkit.calibration.scales import METHODS, ScaleMethod
@@ -60,7 +61,7 @@ def render(role: str, report: CalibrationReport) -> Group:
     table = Table("layer", "max |k|", "max |v|", "KV scale", "k ratio", "v ratio", "k noise", "v noise", box=None)
     for layer in report.layers:
         k, v = layer.of("k"), layer.of("v")
-        noise = [f"{advice.noise:.1%}" for advice in layer.advice[:2]]
+        noise = [in_percent(advice.noise) for advice in layer.advice[:2]]
         figures = (k.amax, v.amax, report.kv_scales.get(layer.layer))
         ratios = (f"{k.ratio:.1f}", f"{v.ratio:.1f}")
         shown = ("-" if figure is None else f"{figure:.4g}" for figure in figures)

@@ -21,8 +21,12 @@ from trtkit.errors import CheckpointError
 from trtkit.findings import Finding
 
 R = TypeVar("R")
-# ModelOpt puts the scales below the projections, compressed-tensors beside them.
-_KV_SCALE = re.compile(rf"\blayers\.{LAYER_NUMBER}\.self_attn\.(?:[kv]_proj\.)?[kv]_scale$")
+# The spellings that the conversion reads (conversion/source_scales.py): ModelOpt puts the scales below the projections,
+# compressed-tensors beside them and once as outputs of the projections, vLLM below attn; AutoFP8 has one for both.
+_KV_SCALE = re.compile(
+    rf"\blayers\.{LAYER_NUMBER}\.self_attn\."
+    r"(?:[kv]_proj\.output_scale|(?:(?:attn|[kv]_proj|qkv_proj)\.)?(?:kv|k|v)_scale)$"
+)
 
 
 @dataclass(frozen=True)

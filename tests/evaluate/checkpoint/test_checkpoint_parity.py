@@ -89,6 +89,17 @@ def test_a_missing_layer_is_named(broken: Build) -> None:
         compare_checkpoint(broken, CHOICE)
 
 
+@pytest.mark.parametrize("kv_dtype", ["fp8", "int8", "int4"])
+def test_a_coarser_cache_is_explained_and_a_fault_beside_it_is_not(kv_dtype: str, tmp_path: Path) -> None:
+    made = deployed_tiny(tmp_path, dtype="bfloat16", kv_dtype=kv_dtype)
+    document = compare_checkpoint(made, CHOICE)
+    assert (document["verdict"], document["kv_dtype"]) == ("explained", kv_dtype)
+    assert document["mean_kl"] > 0
+    broken = copy_of(made, tmp_path / "broken")
+    change_weights(broken, "target", swap(LAYER + "mlp.fc.weight", LAYER + "mlp.gate.weight"))
+    assert compare_checkpoint(broken, CHOICE)["first_fault"]["name"] == "layer 1 mlp"
+
+
 def test_prompts_of_one_token_are_refused(build: Build, tmp_path: Path) -> None:
     (tmp_path / "prompts.txt").write_text("a\n")
     with pytest.raises(InputError, match="no prompt has two tokens"):
@@ -169,19 +180,20 @@ def test_points_alternate_between_attention_and_mlp() -> None:
 
 def test_an_error_as_large_as_the_models_own_rounding_is_explained() -> None:
     probe = [0.001, 0.005, 0.01, 0.02, 0.03, 0.03]
-    assert first_unexplained(judge_drift(probe, probe, BFLOAT16, BFLOAT16)) is None
+    assert first_unexplained(judge_drift(probe, probe, [], BFLOAT16, BFLOAT16)) is None
 
 
 def test_the_allowance_shrinks_with_the_dtype() -> None:
     probe = [0.0, 0.005, 0.01, 0.02, 0.03, 0.03]
     tolerances = [
-        [drift.tolerance for drift in judge_drift(probe, probe, profile, BFLOAT16)] for profile in (BFLOAT16, FLOAT32)
+        [drift.tolerance for drift in judge_drift(probe, probe, [], profile, BFLOAT16)]
+        for profile in (BFLOAT16, FLOAT32)
     ]
     assert all(fine < coarse / 1000 for coarse, fine in zip(*tolerances, strict=True))
 
 
 def test_not_a_number_is_never_explained() -> None:
     probe = [0.0, 0.01, 0.01, 0.01, 0.01, 0.01]
-    fault = first_unexplained(judge_drift([0.0, 0.0, math.nan, 0.0, 0.0, 0.0], probe, BFLOAT16, BFLOAT16))
+    fault = first_unexplained(judge_drift([0.0, 0.0, math.nan, 0.0, 0.0, 0.0], probe, [], BFLOAT16, BFLOAT16))
     assert fault is not None
     assert fault.point.name == "layer 0 mlp"

@@ -95,6 +95,7 @@ def checkpoint_document(**changes: Any) -> dict[str, Any]:
         "role": "target",
         "dtype": "bfloat16",
         "quantization": "none",
+        "kv_dtype": "fp8",
         "skipped": [{"name": HOSTILE, "reason": "too <long>"}],
         "versions": {"trtkit": "0"},
         **changes,
@@ -185,7 +186,15 @@ def test_the_checkpoint_page_names_the_fault_and_draws_error_by_depth_and_agreem
 ) -> None:
     text = text_of(checkpoint)
     assert "layer 0 mlp: relative error 0.4, rounding explains 0.02; look at tensor <layer 0 mlp>" in text
-    shown = ("different (bfloat16, quantization none)", "50.00%", "2e-13", "64.5000", "no number", "0 to 3", "4 to 7")
+    shown = (
+        "different (bfloat16, quantization none, cache fp8)",
+        "50.00%",
+        "2e-13",
+        "64.5000",
+        "no number",
+        "0 to 3",
+        "4 to 7",
+    )
     assert all(each in text for each in (*shown, "layer 0 <attention>", HOSTILE, "too <long>", "'a & b'"))
     assert "tensor <embedding>" not in text  # what is right is not looked at
     figures = re.findall(r"<figure>.*?</figure>", checkpoint)
@@ -197,7 +206,11 @@ def test_a_checkpoint_without_a_fault_looks_at_no_tensor() -> None:
     points = [{"name": "embedding", "error": 0.0, "tolerance": 0.02, "tensors": ["a"]}]
     html = checkpoint_html(checkpoint_document(verdict="explained", first_fault=None, points=points, skipped=[]))
     text = text_of(html)
-    assert "explained (bfloat16, quantization none)" in text and "look at" not in text and "Left out" not in text
+    assert (
+        "explained (bfloat16, quantization none, cache fp8)" in text
+        and "look at" not in text
+        and "Left out" not in text
+    )
 
 
 def test_a_checkpoint_of_which_nothing_is_a_number_still_has_a_page() -> None:

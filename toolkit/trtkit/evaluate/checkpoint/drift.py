@@ -85,14 +85,21 @@ def expected_errors(probe_errors: Sequence[float], profile: NumericProfile, prob
 
 
 def judge_drift(
-    errors: Sequence[float], probe_errors: Sequence[float], profile: NumericProfile, probe: NumericProfile
+    errors: Sequence[float],
+    probe_errors: Sequence[float],
+    cache_errors: Sequence[float],
+    profile: NumericProfile,
+    probe: NumericProfile,
 ) -> list[PointDrift]:
-    """Every point with its error and tolerance."""
+    """Every point with its error and tolerance.
+
+    cache_errors: what rounding keys and values alone does to the oracle at each point; empty where nothing rounds them.
+    """
     expected = expected_errors(probe_errors, profile, probe)
-    points = points_of(profile.num_layers)
+    rounded = cache_errors or [0.0] * len(expected)
     return [
-        PointDrift(point, error, ALLOWANCE * usual)
-        for point, error, usual in zip(points, errors, expected, strict=True)
+        PointDrift(point, error, ALLOWANCE * math.hypot(usual, coarser))
+        for point, error, usual, coarser in zip(points_of(profile.num_layers), errors, expected, rounded, strict=True)
     ]
 
 

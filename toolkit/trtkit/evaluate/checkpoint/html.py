@@ -24,8 +24,8 @@ def _title(document: Mapping[str, Any]) -> str:
 def _sections(document: Mapping[str, Any]) -> Iterator[str]:
     fault = document["first_fault"]
     yield heading(_title(document), 1)
-    verdict = f"{document['verdict']} ({document['dtype']}, quantization {document['quantization']})"
-    yield paragraph(verdict, "identical" if fault is None else "different")
+    formats = f"{document['dtype']}, quantization {document['quantization']}, cache {document['kv_dtype']}"
+    yield paragraph(f"{document['verdict']} ({formats})", "identical" if fault is None else "different")
     if fault is not None:
         look_at = f"look at {', '.join(fault['tensors'])}; everything before is right"
         yield paragraph(f"{fault['name']}: {explain_point(fault)}; {look_at}", "different")

@@ -20,6 +20,7 @@ from trtkit.evaluate.checkpoint.traces import CheckpointTracer, Trace, trace_ora
 from trtkit.evaluate.oracle.oracle import Oracle
 from trtkit.evaluate.oracle.record_choice import PromptChoice
 from trtkit.evaluate.oracle.recording import encode_prompts
+from trtkit.evaluate.oracle.rounding_cache import RoundingCache
 from trtkit.evaluate.oracle.sources import unchanged_source
 from trtkit.evaluate.oracle.tolerance import Dtype, NumericProfile, loses_bits
 from trtkit.evaluate.prompts.encoding import PromptEncoder
@@ -48,6 +49,16 @@ class _Errors:
         return [float((total / self.num_positions) ** 0.5) for total in self.squares]
 
 
+@dataclass
+class _Sums:
+    """What was found over all texts; cache: what a coarser cache alone does to the oracle, empty without one."""
+
+    deployed: _Errors = field(default_factory=_Errors)
+    probe: _Errors = field(default_factory=_Errors)
+    cache: _Errors = field(default_factory=_Errors)
+    agreement: Agreement = field(default_factory=Agreement)
+
+
 def compare_checkpoint(
     build: Build,
     choice: PromptChoice,
@@ -72,25 +83,20 @@ def compare_checkpoint(
     tracer = CheckpointTracer.load(build.checkpoint(role), limits.max_input_len)
     oracle, probe = Oracle.load(folder), Oracle.load(folder, dtype=PROBE_DTYPE)
     _refuse_missing_layers(role, tracer.config.num_layers, oracle.num_layers)
-    deployed_errors, probe_errors, agreement = _Errors(), _Errors(), Agreement()
-    for done, token_ids in enumerate(texts):
-        on_progress(Progress("layers", done, len(texts), "texts"))
-        expected, got = trace_oracle(oracle, token_ids), tracer.trace(token_ids)
-        deployed_errors.add(expected, got)
-        probe_errors.add(expected, trace_oracle(probe, token_ids))
-        agreement.add(token_ids, expected.logits, got.logits)
-    on_progress(Progress("layers", len(texts), len(texts), "texts"))
+    sums = _compare(texts, tracer, oracle, probe, on_progress)
     profile = replace(_profile(oracle, model.dtype), quantization=model.quantization)
     probe_profile = _profile(oracle, PROBE_DTYPE)
-    drifts = judge_drift(deployed_errors.root_means, probe_errors.root_means, profile, probe_profile)
+    deployed, probed, cached = (each.root_means for each in (sums.deployed, sums.probe, sums.cache))
+    drifts = judge_drift(deployed, probed, cached, profile, probe_profile)
     left_out = [{"name": entry.name, "reason": entry.reason} for entry in skipped]
     document = {
-        **_document(drifts, agreement, _stored_names(build.checkpoint(role))),
+        **_document(drifts, sums.agreement, _stored_names(build.checkpoint(role))),
         "deployment": str(build.folder),
         "command": command,
         "role": role,
         "dtype": profile.dtype,
         "quantization": profile.quantization,
+        "kv_dtype": tracer.kv_dtype,
         "skipped": left_out,
         "versions": {**oracle.versions, "trtkit": __version__},
     }
@@ -102,6 +108,22 @@ def compare_checkpoint(
     }
     write_files(out, files)
     return document
+
+
+def _compare(
+    texts: Sequence[tuple[int, ...]], tracer: CheckpointTracer, oracle: Oracle, probe: Oracle, on_progress: OnProgress
+) -> _Sums:
+    sums = _Sums()
+    for done, token_ids in enumerate(texts):
+        on_progress(Progress("layers", done, len(texts), "texts"))
+        expected, got = trace_oracle(oracle, token_ids), tracer.trace(token_ids)
+        sums.deployed.add(expected, got)
+        sums.probe.add(expected, trace_oracle(probe, token_ids))
+        if tracer.kv_dtype != "auto":
+            sums.cache.add(expected, trace_oracle(oracle, token_ids, RoundingCache(tracer.kv_dtype)))
+        sums.agreement.add(token_ids, expected.logits, got.logits)
+    on_progress(Progress("layers", len(texts), len(texts), "texts"))
+    return sums
 
 
 def refuse_fault(document: dict[str, Any]) -> None:

@@ -42,11 +42,12 @@ class Trace:
     logits: Tensor
 
 
-def trace_oracle(oracle: Oracle, token_ids: Sequence[int]) -> Trace:
-    """The oracle's pass. Raises InputError for an architecture whose norms stand where no known family's do."""
-    with _watched_norms(oracle.model) as seen, torch.inference_mode():
-        logits = oracle.model(input_ids=torch.tensor([list(token_ids)], device=oracle.model.device)).logits
-    return Trace(tuple(state[0].float() for state in seen), logits[0].float())
+def trace_oracle(oracle: Oracle, token_ids: Sequence[int], cache: Any = None) -> Trace:
+    """The oracle's pass, through this cache, if one is given. Raises InputError for an architecture whose norms stand
+    where no known family's do."""
+    with _watched_norms(oracle.model) as seen:
+        logits = oracle.logits(token_ids, cache)
+    return Trace(tuple(state[0].float() for state in seen), logits)
 
 
 @contextmanager
@@ -89,6 +90,11 @@ class CheckpointTracer:
         """Read a TensorRT-LLM checkpoint directory. Raises CheckpointError when it cannot be executed."""
         config = read_config(checkpoint)
         return cls(config, WeightLoader(checkpoint, config, torch.device("cpu")).load(max_seq_len))
+
+    @property
+    def kv_dtype(self) -> str:
+        """What keys and values are stored in; "auto" is the dtype of the model."""
+        return (self.config.quantization.kv_cache_algorithm or "auto").lower()
 
     def trace(self, token_ids: Sequence[int]) -> Trace:
         """One pass, every token's logits included."""

@@ -143,10 +143,19 @@ class Oracle:
 
         T tokens, D hidden size:  returns [T, D] in float32
         """
-        through = {} if cache is None else {self._cache_name: cache, "use_cache": True}
         with self._watched_head() as seen:
-            self.model(input_ids=torch.tensor([list(token_ids)], device=self._head.device), **through)
+            self.logits(token_ids, cache)
         return seen[-1][0].float()
+
+    @torch.inference_mode()
+    def logits(self, token_ids: Sequence[int], cache: Any = None) -> Tensor:
+        """The logits after each of the tokens, in one pass; through this cache, if one is given.
+
+        T tokens, V vocabulary:  returns [T, V] in float32
+        """
+        through = {} if cache is None else {self._cache_name: cache, "use_cache": True}
+        ids = torch.tensor([list(token_ids)], device=self._head.device)
+        return self.model(input_ids=ids, **through).logits[0].float()  # type: ignore[no-any-return]
 
     @torch.inference_mode()
     def _forward(self, token_ids: Sequence[int], cache: Any) -> tuple[Tensor, Tensor, Any]:

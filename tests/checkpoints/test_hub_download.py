@@ -16,11 +16,12 @@ import pytest
 import yaml
 from tiny import tiny_checkpoint
 from trtkit.checkpoints.source import find_checkpoint, resolve_checkpoint
-from trtkit.config.load import load_config
-from trtkit.errors import BuildError, CheckpointError
+from trtkit.config.load import load_config, parse_config
+from trtkit.errors import BuildError, CheckpointError, InputError, MissingToolError
 from trtkit.pipeline.dry_run import dry_run
 from trtkit.pipeline.run import BuildOptions, build
 
+LIMITS = {"limits": {"max_batch_size": 1, "max_input_len": 32, "max_output_len": 8}}
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -61,6 +62,19 @@ def test_a_build_fetches_the_weights(hub: list[str], tmp_path: Path) -> None:
     folder = resolve_checkpoint("org/model", tmp_path)
     assert {"model.safetensors", "config.json", "tokenizer.json"} <= set(hub)
     assert find_checkpoint("org/model", tmp_path) == folder
+
+
+def test_no_weights_are_fetched_for_engines_that_this_machine_cannot_build(hub: list[str], tmp_path: Path) -> None:
+    config = parse_config(
+        {"name": "x", "backend": "engine", "target": {"checkpoint": "org/model"}, **LIMITS}, where="x"
+    )
+    with pytest.raises(MissingToolError) as caught:
+        build(config, BuildOptions(cache=tmp_path, where="x", out=tmp_path / "build"))
+    assert caught.value.code == "GPU-MISSING"
+    assert "config.json" in hub and "model.safetensors" not in hub
+    impossible = config.model_copy(update={"tensorrt_llm": "9.9"})
+    with pytest.raises(InputError, match="is not a release trtkit knows"):
+        build(impossible, BuildOptions(cache=tmp_path, where="x", out=tmp_path / "build"))
 
 
 def test_a_disk_that_fills_up_while_a_checkpoint_is_fetched_is_no_fault_of_the_network(

@@ -56,6 +56,18 @@ def test_a_full_disk_is_exit_3_and_a_program_error_stays_a_traceback() -> None:
     assert results[1].returncode == 1 and "Traceback" in results[1].stderr
 
 
+@pytest.mark.parametrize("name", ["smollm2-spec", "smollm2_spec.yaml", "SmolLM2_spec"])
+def test_a_preset_that_is_nearly_named_is_offered(name: str, tmp_path: Path) -> None:
+    result = run("init", name, cwd=tmp_path)
+    assert result.returncode == 2 and "did you mean smollm2_spec?" in result.stderr
+
+
+def test_the_home_of_a_user_who_is_not_here_is_no_folder(tmp_path: Path) -> None:
+    for arguments in (["check", "~nobody-here/x"], ["check", "--json", "~nobody-here/x"]):
+        result = run(*arguments, cwd=tmp_path)
+        assert result.returncode == 2 and "CHECK-TARGET: ~nobody-here/x does not exist" in result.stderr
+
+
 @pytest.mark.parametrize("arguments", [["init", "--list"], ["init", "--list", "--json"]])
 def test_a_result_that_finds_the_disk_full_says_where_it_went(arguments: list[str], tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-m", "trtkit", *arguments]

@@ -253,6 +253,13 @@ def test_only_runs_one_stage_and_finishes_no_build(config_file: Path) -> None:
         open_build(report.out)
 
 
+@pytest.mark.parametrize(("stage", "lacks"), [("engines", "converted"), ("repository", "built")])
+def test_a_stage_alone_says_which_one_comes_before_it(config_file: Path, stage: str, lacks: str) -> None:
+    with pytest.raises(BuildError, match=f"is not {lacks} yet") as caught:
+        run(config_file, only=stage)
+    assert caught.value.code == "STAGE-ORDER"
+
+
 PROGRAM = """
 import os, signal, sys
 from pathlib import Path

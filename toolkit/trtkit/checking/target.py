@@ -10,7 +10,7 @@ from trtkit.checking.catalogue import known_codes
 from trtkit.checking.config_check import check_config
 from trtkit.checking.folder_checks import FOLDER_CHECKS
 from trtkit.checking.report import CheckReport, make_report
-from trtkit.checkpoints.source import find_checkpoint
+from trtkit.checkpoints.source import expanded, find_checkpoint
 from trtkit.config.load import load_config
 from trtkit.errors import InputError
 from trtkit.findings import Finding
@@ -35,7 +35,7 @@ def check_target(target: str, options: CheckOptions) -> CheckReport:
 
     Raises InputError for a target that is none of these, ConfigError for a YAML that is no build config.
     """
-    path = Path(target).expanduser()
+    path = expanded(target)
     kind = kind_of(path, options.cache)
     if kind == "YAML":
         findings = _check_yaml(path, options)

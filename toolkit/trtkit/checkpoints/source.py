@@ -19,6 +19,14 @@ def is_of_the_demo(name: str) -> bool:
     return name.startswith("trtkit/")
 
 
+def expanded(name: str) -> Path:
+    """The path with ~ filled in; one of a user that this machine does not know stays as it is."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        return Path(name)
+
+
 def cache_folder(cache: Path, name: str, revision: str | None = None) -> Path:
     """Where the checkpoint with this hub id lies in trtkit's cache."""
     suffix = f"@{revision}" if revision else ""
@@ -27,7 +35,7 @@ def cache_folder(cache: Path, name: str, revision: str | None = None) -> Path:
 
 def find_checkpoint(name: str, cache: Path, revision: str | None = None) -> Path | None:
     """The folder of a checkpoint that is on this disk already: a path, or a hub id in the cache; else None."""
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     if folder.exists():
         return folder
     cached = cache_folder(cache, name, revision)

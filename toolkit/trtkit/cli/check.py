@@ -10,6 +10,7 @@ from rich.table import Table
 
 from trtkit.checking.report import CheckReport
 from trtkit.checking.target import CheckOptions, check_target
+from trtkit.checkpoints.source import expanded
 from trtkit.cli.environment import cache_directory
 from trtkit.cli.output import Output, with_output
 from trtkit.engines.inspect import read_engine
@@ -46,7 +47,7 @@ def command(output: Output, target: str, overrides: tuple[str, ...], opened: boo
     document = report.as_dict() | ({"engine": [asdict(rank) for rank in ranks]} if ranks else {})
     shown: list[Any] = [render(report, target), *map(render_rank, ranks)]
     if choices["against"] is not None:
-        record, table = _against(Path(target).expanduser(), choices["against"])
+        record, table = _against(expanded(target), choices["against"])
         document |= {"comparison": record}
         shown.append(table)
     output.result(document, Group(*shown) if len(shown) > 1 else shown[0])
@@ -61,7 +62,7 @@ def _open(report: CheckReport, target: str, demanded: bool | None) -> list[RankS
         )
     if report.kind != "engine" or demanded is False:
         return []
-    info = read_engine(Path(target).expanduser())
+    info = read_engine(expanded(target))
     if demanded or (report.ok and info.checkpoint is None and can_open()):
         return summarise_engine(info)
     return []

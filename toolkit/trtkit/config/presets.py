@@ -1,5 +1,6 @@
 """The presets that ship with trtkit. Knows where they lie, in a checkout and in an installation."""
 
+import difflib
 import sysconfig
 from pathlib import Path
 
@@ -20,7 +21,9 @@ def copy_preset(name: str, folder: Path) -> Path:
     """Copy a preset into `folder` and return the new file. Raises ConfigError; never overwrites."""
     known = presets()
     if name not in known:
-        raise ConfigError(f"no preset {name}", f"choose one of: {', '.join(known)}", code="PRESET")
+        near = difflib.get_close_matches(name.removesuffix(".yaml").lower(), known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ConfigError(f"no preset {name}", f"{hint}choose one of: {', '.join(known)}", code="PRESET")
     out = folder / f"{name}.yaml"
     if out.exists():
         raise ConfigError(f"{out} exists already", "edit it, delete it, or choose another --to", code="PRESET")

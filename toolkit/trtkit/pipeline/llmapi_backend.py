@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from trtkit.checkpoints.hub import hub_commit
+from trtkit.checkpoints.source import expanded
 from trtkit.engines.llmapi import LlmApiSpec, model_yaml
 from trtkit.pipeline.request import BuildRequest
 from trtkit.pipeline.sources import has_weights
@@ -50,5 +51,5 @@ def _source(role: str, request: BuildRequest) -> str:
     if role in request.converted:
         return f"checkpoints/{role}"
     checkpoint, folder = request.config.models[role].checkpoint, request.inputs[role].folder
-    is_here = Path(checkpoint).expanduser().exists() or has_weights(folder)
+    is_here = expanded(checkpoint).exists() or has_weights(folder)
     return str(folder) if is_here else checkpoint

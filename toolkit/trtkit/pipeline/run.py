@@ -2,8 +2,8 @@
 
 import shlex
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,35 +13,28 @@ from trtkit.checking.catalogue import known_codes
 from trtkit.checking.deployment import resolve_backend
 from trtkit.checking.report import refuse_unknown_codes
 from trtkit.config.schema import BuildConfig
-from trtkit.conversion.convert import convert_checkpoint
-from trtkit.doctor import inspect_machine
-from trtkit.engines.build import BuildTools, build_engine
-from trtkit.engines.reference import write_reference_engine
-from trtkit.engines.requested_spec import engine_spec
+from trtkit.doctor import Machine, inspect_machine
+from trtkit.engines.build import BuildTools
 from trtkit.engines.runner import RunnerName
-from trtkit.errors import BuildError, InputError
+from trtkit.errors import BuildError
 from trtkit.findings import Finding, refuse_errors
 from trtkit.launch.files import SERVE
 from trtkit.pipeline.calibrate import (
     calibration_runner,
-    explained,
     find_calibrations,
     measured_by_build,
-    quantiser_samples,
 )
-from trtkit.pipeline.engine_backend import engine_job, find_tools
+from trtkit.pipeline.engine_backend import find_tools
 from trtkit.pipeline.inputs import digest_input
 from trtkit.pipeline.launch import FOLDER, write_launch
 from trtkit.pipeline.manifest import StageResult, known_files, manifest_document, write_manifest
 from trtkit.pipeline.out_folder import refuse_to_overwrite
-from trtkit.pipeline.rendering import built_engine, repository_texts
 from trtkit.pipeline.request import BuildRequest, gpu_sm
 from trtkit.pipeline.sources import resolve_sources
 from trtkit.pipeline.stage_findings import stage_findings
-from trtkit.pipeline.stages import NOTICED_CODES, Stage, StageName, plan_stages, requested_conversion
-from trtkit.pipeline.tokenizer import copy_tokenizer
+from trtkit.pipeline.stages import NOTICED_CODES, Stage, StageName, plan_stages
+from trtkit.pipeline.work import Work, work_of_engines, work_of_stages
 from trtkit.progress import OnProgress, Progress, silent
-from trtkit.repository.render import write_repository
 
 
 @dataclass(frozen=True)
@@ -95,22 +88,48 @@ def prepare(
     without_weights: checkpoints of which only config.json and tokenizer are on this disk are accepted, and no more than
     that is downloaded. Raises InputError with every finding that makes the deployment impossible.
     """
-    refuse_unknown_codes(options.ignore, known_codes() | NOTICED_CODES)
     machine = inspect_machine()
-    resolved = config.model_copy(update={"backend": resolve_backend(config, machine)})
-    out = options.out or Path("build") / config.name
-    destination(out)  # raises for links that lead to each other
+    resolved, out = _resolved(config, options, machine)
     given = find_calibrations(resolved, out)
-    sources = resolve_sources(resolved, options.cache, given, without_weights=without_weights)
-    found = sources.excuse(check_config(resolved, sources.folders, where=options.where))
-    findings = [finding for finding in found if finding.code not in options.ignore]
-    refuse_errors(findings)
+    folders, findings = _checked(resolved, options, given, without_weights=without_weights)
     inputs = {
-        role: digest_input(role, model, sources.folders[role], known_files(out, role), on_progress)
+        role: digest_input(role, model, folders[role], known_files(out, role), on_progress)
         for role, model in config.models.items()
     }
     sm = gpu_sm(config, machine.sm if resolved.backend == "engine" else None)
     return BuildRequest(resolved, out, inputs, sm, given, measured_by_build(resolved, inputs, given)), findings
+
+
+def _resolved(config: BuildConfig, options: BuildOptions, machine: Machine) -> tuple[BuildConfig, Path]:
+    """The config with a backend that is not "auto", and the build directory."""
+    out = options.out or Path("build") / config.name
+    destination(out)  # raises for links that lead to each other
+    return config.model_copy(update={"backend": resolve_backend(config, machine)}), out
+
+
+def _checked(
+    resolved: BuildConfig, options: BuildOptions, given: Mapping[str, Path], *, without_weights: bool
+) -> tuple[Mapping[str, Path], list[Finding]]:
+    """Role -> folder, and what is worth knowing. Raises InputError with all that makes the deployment impossible."""
+    refuse_unknown_codes(options.ignore, known_codes() | NOTICED_CODES)
+    sources = resolve_sources(resolved, options.cache, given, without_weights=without_weights)
+    found = sources.excuse(check_config(resolved, sources.folders, where=options.where))
+    findings = [finding for finding in found if finding.code not in options.ignore]
+    refuse_errors(findings)
+    return sources.folders, findings
+
+
+def _refuse_missing_tools(config: BuildConfig, options: BuildOptions) -> None:
+    """Look for trtllm-build and its GPU before weights are fetched and hashed, which may take hours.
+
+    A directory that has engines may need none anew; then the tools are looked for when that is known.
+    """
+    machine = inspect_machine()
+    resolved, out = _resolved(config, options, machine)
+    needed = resolved.backend == "engine" and options.tools is None and options.only in (None, "engines")
+    if needed and not any(read_record(out / "engines" / role) for role in config.models):
+        _checked(resolved, options, find_calibrations(resolved, out), without_weights=True)
+        find_tools(BuildRequest(resolved, out, {}, gpu_sm(config, machine.sm)), machine, options.runner, options.cache)
 
 
 def build(config: BuildConfig, options: BuildOptions, on_progress: OnProgress = silent) -> BuildReport:
@@ -119,6 +138,7 @@ def build(config: BuildConfig, options: BuildOptions, on_progress: OnProgress = 
     A stage whose key and files are unchanged is skipped; an interrupted one goes on where it stopped.
     """
     started = time.perf_counter()
+    _refuse_missing_tools(config, options)
     request, findings = prepare(config, options, on_progress)
     results = [StageResult("check", False, time.perf_counter() - started, 0)]
     if options.only == "check":
@@ -128,11 +148,11 @@ def build(config: BuildConfig, options: BuildOptions, on_progress: OnProgress = 
     refuse_to_overwrite(request.out, stages)
     if options.only == "convert":
         _refuse_unmeasured(plan)
-    work = runners(request, on_progress)
+    work = work_of_stages(request, on_progress)
     for role in request.measured:
         work[f"calibrate {role}"] = calibration_runner(role, request, options.cache, inspect_machine(), on_progress)
     if request.config.backend == "engine":
-        work |= _engine_runners(request, plan, options, on_progress)
+        work |= _with_tools(request, plan, options, on_progress)
     results += [_run(stage, work[stage.name], on_progress) for stage in stages]
     findings += [finding for finding in stage_findings(stages, request) if finding.code not in options.ignore]
     if options.only is not None:
@@ -146,54 +166,15 @@ def build(config: BuildConfig, options: BuildOptions, on_progress: OnProgress = 
     return BuildReport(request.out, tuple(results), tuple(findings), manifest)
 
 
-def runners(request: BuildRequest, on_progress: OnProgress) -> dict[str, Callable[[Path], None]]:
-    """Stage name -> the function that fills its scratch directory."""
-    work: dict[str, Callable[[Path], None]] = {
-        "tokenizer": lambda scratch: copy_tokenizer(request.inputs["target"].folder, scratch),
-        "repository": lambda scratch: write_repository(repository_texts(request, built_engine), scratch),
-    }
-    for role in request.config.models:
-        work[f"convert {role}"] = _conversion(role, request, on_progress)
-        work[f"engine {role}"] = _reference_engine(role, request)
-    return work
-
-
-def _engine_runners(
+def _with_tools(
     request: BuildRequest, plan: list[Stage], options: BuildOptions, on_progress: OnProgress
-) -> dict[str, Callable[[Path], None]]:
+) -> dict[str, Work]:
     """trtllm-build for every engine of the plan. The tools are looked for first: without them no conversion starts."""
     asked = options.only in (None, "engines")
-    if not asked or all(s.is_up_to_date for s in plan if s.group == "engines"):
+    if not asked or all(stage.is_up_to_date for stage in plan if stage.group == "engines"):
         return {}
     tools = options.tools or find_tools(request, inspect_machine(), options.runner, options.cache)
-    keys = {stage.name: stage.key for stage in plan}
-
-    def runner(role: str) -> Callable[[Path], None]:
-        def run(scratch: Path) -> None:
-            _converted(role, request)
-            build_engine(engine_job(role, request, keys[f"convert {role}"]), tools, scratch, on_progress)
-
-        return run
-
-    return {f"engine {role}": runner(role) for role in request.config.models}
-
-
-def _conversion(role: str, request: BuildRequest, on_progress: OnProgress) -> Callable[[Path], None]:
-    def renamed(event: Progress) -> None:
-        on_progress(Progress(f"convert {role}", event.done, event.total, event.unit))
-
-    def run(scratch: Path) -> None:
-        options = replace(
-            requested_conversion(role, request),
-            calibration=request.calibration(role),
-            calibration_ids=quantiser_samples(role, request),
-        )
-        try:
-            convert_checkpoint(request.inputs[role].folder, scratch, options, renamed)
-        except InputError as error:
-            raise explained(error, role, request) from None
-
-    return run
+    return work_of_engines(request, {stage.name: stage.key for stage in plan}, tools, on_progress)
 
 
 def _refuse_unmeasured(plan: list[Stage]) -> None:
@@ -207,28 +188,7 @@ def _refuse_unmeasured(plan: list[Stage]) -> None:
             )
 
 
-def _reference_engine(role: str, request: BuildRequest) -> Callable[[Path], None]:
-    def run(scratch: Path) -> None:
-        write_reference_engine(
-            engine_spec(role, request.config, request.sm),
-            _converted(role, request),
-            scratch,
-            request.out / "engines" / role,
-            request.config.tensorrt_llm,
-        )
-
-    return run
-
-
-def _converted(role: str, request: BuildRequest) -> Path:
-    """The finished checkpoint of a role; with --only it may be missing."""
-    folder = request.out / "checkpoints" / role
-    if read_record(folder) is None:
-        raise BuildError(f"{folder} is not converted yet", "run the build without --only", code="STAGE-ORDER")
-    return folder
-
-
-def _run(stage: Stage, work: Callable[[Path], None], on_progress: OnProgress) -> StageResult:
+def _run(stage: Stage, work: Work, on_progress: OnProgress) -> StageResult:
     started = time.perf_counter()
     on_progress(Progress(stage.name, 0, 1, "stages"))
     skipped = stage.is_up_to_date

@@ -50,7 +50,7 @@ def test_it_is_that_of_every_number(seed: int, share: float, bias: float, kind: 
     x = torch.randn(500, 8, generator=torch.Generator().manual_seed(seed))
     x[:, 3] += bias
     x = x.to(dtype)
-    statistics = TensorStatistics(8, 2, 500)
+    statistics = TensorStatistics(8, 2)
     assert statistics.update(x)
     scale = share * float(x.abs().max()) / LARGEST[kind]
     # Bfloat16 is counted number by number, wider numbers by bins.
@@ -61,7 +61,7 @@ def test_it_is_that_of_every_number(seed: int, share: float, bias: float, kind: 
 @pytest.mark.parametrize("value", [0.0, 3.3, -1e-30, 1e37])
 def test_where_the_tokens_do_not_differ_nothing_is_lost(value: float) -> None:
     x = torch.full((300, 4), value)
-    statistics = TensorStatistics(4, 2, 300)
+    statistics = TensorStatistics(4, 2)
     statistics.update(x)
     record = statistics.record()
     assert np.array_equal(record.channel_mean.astype(np.float32), x[0].numpy())
@@ -101,7 +101,7 @@ def test_the_advice_is_about_the_cache_that_is_configured(tmp_path: Path) -> Non
 
 
 def test_heads_that_int4_groups_do_not_fill_have_no_such_error() -> None:
-    statistics = TensorStatistics(96, 2, 64)
+    statistics = TensorStatistics(96, 2)
     statistics.update(torch.randn(64, 96, generator=torch.Generator().manual_seed(0)))
     assert "int4/cache" not in cache_errors(statistics, statistics.record().amax)
 

@@ -109,7 +109,7 @@ def test_the_noise_of_an_input_is_that_of_the_scale_that_is_written(tmp_path: Pa
     """A huge token that is not among the kept ones decides the scale all the same."""
     random = torch.Generator().manual_seed(0)
     x, weight = torch.randn(2048, 64, generator=random), torch.randn(32, 64, generator=random)
-    statistics = TensorStatistics(64, 0, len(x))
+    statistics = TensorStatistics(64, 0)
     x[1001, 5] = 3e5
     statistics.update(x)
     assert np.abs(statistics.rows).max() < 10, "it was not kept"
@@ -197,7 +197,7 @@ def judge_layer_bits(folder: Path, out: Path) -> float:
 
 
 def test_numbers_that_are_all_equal_have_the_ratio_one_and_all_bits() -> None:
-    statistics = TensorStatistics(4, 0, 8)
+    statistics = TensorStatistics(4, 0)
     statistics.update(torch.full((8, 4), 1.0))
     described = describe("x", statistics.record())
     assert described.ratio == 1.0
@@ -208,7 +208,7 @@ def test_an_outlier_among_dead_channels_is_named() -> None:
     values = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
     values[:, :5] = 0
     values[:, 6] *= 1000
-    statistics = TensorStatistics(8, 2, 64)
+    statistics = TensorStatistics(8, 2)
     statistics.update(values)
     (channel,) = describe("v", statistics.record()).channels
     assert (channel.head, channel.channel) == (1, 2)
@@ -218,7 +218,7 @@ def test_a_spike_among_zeros_is_no_tensor_without_outliers() -> None:
     values = torch.zeros(4000, 8)
     values[:20, 0] = 0.01
     values[7, 3] = 5.0
-    statistics = TensorStatistics(8, 0, 4000)
+    statistics = TensorStatistics(8, 0)
     statistics.update(values)
     assert describe("x", statistics.record()).ratio == pytest.approx(1.0), "of 21 numbers, one is 5 %"
     values[:2000, 0] = 0.01

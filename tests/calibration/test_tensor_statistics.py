@@ -15,7 +15,7 @@ def growing(pieces: int, octaves: float, dtype: torch.dtype) -> list[torch.Tenso
 
 
 def gathered(pieces: list[torch.Tensor], num_heads: int = 3) -> TensorStatistics:
-    statistics = TensorStatistics(12, num_heads, sum(map(len, pieces)))
+    statistics = TensorStatistics(12, num_heads)
     for piece in pieces:
         assert statistics.update(piece)
     return statistics
@@ -63,11 +63,19 @@ def test_means_are_exact_at_any_size(value: float) -> None:
     assert record.channel_mean_abs.astype(np.float32).tolist() == [single] * 12
 
 
-def test_kept_rows_are_spread_over_all_pieces() -> None:
-    rows = gathered(growing(4, 2.0, torch.float32)).rows
-    values = torch.cat(growing(4, 2.0, torch.float32)).numpy()
-    stride = max(1, len(values) // 256)
-    np.testing.assert_array_equal(rows, values[::stride])
+@pytest.mark.parametrize(
+    ("num_tokens", "stride"),
+    [(1, 1), (10, 1), (64, 1), (128, 1), (129, 2), (300, 4), (5000, 64), (8192, 64), (8193, 128)],
+)
+@pytest.mark.parametrize("piece", [1, 37, 10_000])
+def test_kept_rows_are_spread_over_all_tokens(num_tokens: int, stride: int, piece: int) -> None:
+    """All of a few tokens, as of an expert that few reached, and 64 to 128 of many."""
+    values = torch.randn(num_tokens, 3, generator=torch.Generator().manual_seed(0))
+    statistics = TensorStatistics(3, 0, 64)
+    for start in range(0, num_tokens, piece):
+        assert statistics.update(values[start : start + piece])
+    np.testing.assert_array_equal(statistics.rows, values.numpy()[::stride])
+    assert min(64, num_tokens) <= len(statistics.rows) <= 128
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])

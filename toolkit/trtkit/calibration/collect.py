@@ -17,12 +17,13 @@ from trtkit.calibration.pass_files import PassFiles
 from trtkit.calibration.records import KEYS, VALUES, LayerRecord
 from trtkit.calibration.samples import Sample
 from trtkit.calibration.skeleton import FilledLayer, Skeleton
-from trtkit.calibration.statistics import TensorStatistics
+from trtkit.calibration.statistics import KEPT_TOKENS, TensorStatistics
 from trtkit.calibration.taps import CacheTap, LinearTap
 from trtkit.checkpoints.model_spec import ModelSpec, read_model_spec
 from trtkit.errors import InputError
 from trtkit.progress import OnProgress, Progress, silent
 
+KEPT_TOKENS_OF_EXPERT = 64  # there may be hundreds of experts in a layer
 Errors = Mapping[str, Mapping[str, float]]
 Measure = Callable[[FilledLayer, Mapping[str, TensorStatistics], Mapping[str, str]], Errors]
 """(layer, statistics by heard name, linear -> heard name) -> errors by heard name; called once per layer."""
@@ -101,7 +102,7 @@ class _Pass:
         filled = self._skeleton.filled(number, tensors)
         tensors.clear()
         pending = read(number + 1) if number + 1 < self._spec.num_layers else None
-        ears = _Ears(self._spec, number, sum(len(sample.token_ids) for sample in self._samples))
+        ears = _Ears(self._spec, number)
         with LinearTap(filled.linears(), ears.hear) as tap:
             self._files.write_states(number + 1, self._run(filled, ears))
         errors = measure(filled, ears.statistics, tap.aliases)
@@ -125,18 +126,18 @@ class _Pass:
 class _Ears:
     """Collects what one layer's taps hear."""
 
-    def __init__(self, spec: ModelSpec, number: int, expected_tokens: int) -> None:
+    def __init__(self, spec: ModelSpec, number: int) -> None:
         self.statistics: dict[str, TensorStatistics] = {}
         self.text = ""
         self._num_kv_heads = spec.num_kv_heads
         self._number = number
-        self._expected_tokens = expected_tokens
 
     def hear(self, name: str, x: Tensor) -> None:
         """Count a tensor [T, C]."""
         if name not in self.statistics:
             heads = self._num_kv_heads if name in (KEYS, VALUES) else 0
-            self.statistics[name] = TensorStatistics(x.shape[1], heads, self._expected_tokens)
+            kept = KEPT_TOKENS_OF_EXPERT if ".experts." in name else KEPT_TOKENS
+            self.statistics[name] = TensorStatistics(x.shape[1], heads, kept)
         if not self.statistics[name].update(x):
             raise self.not_finite({KEYS: "the keys", VALUES: "the values"}.get(name, f"the input of {name}"))
 

@@ -12,15 +12,17 @@ from trtkit.calibration.histogram import NUM_BINS, Counts, bins_of
 from trtkit.calibration.records import COARSE_FIRST, COARSE_SHIFT, NUM_COARSE_BINS, TensorRecord
 
 KEPT_TOKENS = 256
+"""At least so many rows are kept of a tensor with as many tokens, and at most twice as many."""
 
 
 class TensorStatistics:
     """C channels; num_heads divides them into heads, 0 for a tensor without heads (then no channel histograms).
 
-    Besides the record it keeps `rows`, every n-th token: [about KEPT_TOKENS, C], for measuring errors.
+    Besides the record it keeps `rows`, every n-th token, for measuring errors: all of fewer than `kept_tokens`, and of
+    more tokens at least so many: [at most 2 * kept_tokens, C].
     """
 
-    def __init__(self, channels: int, num_heads: int, expected_tokens: int) -> None:
+    def __init__(self, channels: int, num_heads: int, kept_tokens: int = KEPT_TOKENS) -> None:
         self._num_heads = num_heads
         self._num_tokens = 0
         self._exact = True
@@ -30,7 +32,8 @@ class TensorStatistics:
         self._sum_squares = np.zeros(channels, dtype=np.float64)
         self._counts: Counts = np.zeros(NUM_BINS, dtype=np.int64)
         self._channel_counts: Counts = np.zeros((channels if num_heads else 0, NUM_COARSE_BINS), dtype=np.int64)
-        self._stride = max(1, expected_tokens // KEPT_TOKENS)
+        self._kept_tokens = kept_tokens
+        self._stride = 1
         self._rows: list[NDArray[np.float32]] = []
 
     def update(self, x: Tensor) -> bool:
@@ -49,9 +52,16 @@ class TensorStatistics:
         self._sum += values.sum(0, dtype=np.float64)
         self._sum_abs += magnitude.view(np.float32).sum(0, dtype=np.float64)
         self._sum_squares += np.einsum("tc,tc->c", values, values, dtype=np.float64)
-        self._rows.append(values[-self._num_tokens % self._stride :: self._stride].copy())
+        self._keep(values)
         self._num_tokens += wide.shape[0]
         return True
+
+    def _keep(self, values: NDArray[np.float32]) -> None:
+        """Keep every n-th row, and every second of what is kept when that becomes too many."""
+        self._rows.append(values[-self._num_tokens % self._stride :: self._stride].copy())
+        while sum(map(len, self._rows)) > 2 * self._kept_tokens:
+            self._rows = [np.concatenate(self._rows)[::2].copy()]
+            self._stride *= 2
 
     def _count_channels(self, magnitude: NDArray[np.int32]) -> None:
         coarse = np.clip((magnitude >> COARSE_SHIFT) - COARSE_FIRST, 0, NUM_COARSE_BINS - 1)

@@ -207,6 +207,10 @@ def test_a_broken_limit_is_in_every_report() -> None:
 def test_every_measure_of_the_baseline_is_a_junit_case() -> None:
     xml = bench_junit(document_with_baseline())
     assert 'name="acceptance_rate"' in xml and xml.count("<testcase") == 4 and xml.count("<failure") == 1
+    suite = ElementTree.fromstring(bench_junit(document_with_baseline(), ["out/report.html"]))
+    said = [(case.find("failure") is not None, case.findtext("system-out")) for case in suite.iter("testcase")]
+    assert [text for fails, text in said if fails] == ["[[ATTACHMENT|out/report.html]]"]
+    assert not any("ATTACHMENT" in (text or "") for fails, text in said if not fails)
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, 1e-320, 1e300, float("nan"), float("inf")])

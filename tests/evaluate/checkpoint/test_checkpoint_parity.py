@@ -122,6 +122,8 @@ def test_the_command_names_the_tensors_and_exits_with_1(broken: Build) -> None:
     assert suite is not None and len(suite) == len(written["points"]) + len(written["skipped"])
     failed = [case.attrib["name"] for case in suite if case.find("failure") is not None]
     assert failed[0] == "layer 1 mlp" and "embedding" not in failed
+    attached = [case.findtext("system-out", "") for case in suite if case.find("failure") is not None]
+    assert all(f"[[ATTACHMENT|{broken.folder}/parity/checkpoint-target.html]]" in text for text in attached)
     page = (broken.folder / "parity" / "checkpoint-target.html").read_text()
     assert "layer 1 mlp: relative error" in page and page.count("<figure>") == 3
     summary = (broken.folder / "parity" / "checkpoint-target.md").read_text()

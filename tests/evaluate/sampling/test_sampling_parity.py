@@ -58,6 +58,7 @@ def test_another_temperature_is_found(scale: float, build: Build, tmp_path_facto
     suite = ElementTree.parse(hot.folder / "parity" / "sampling-junit.xml").find("testsuite")
     assert suite is not None and len(suite) == len(document["tests"]) + len(document["skipped"])
     assert len(suite.findall("testcase/failure")) == sum(t["decision"] == "different" for t in document["tests"])
+    assert "sampling.html]]" in suite.findtext("testcase[failure]/system-out", "")
     assert "reject the target&#x27;s distribution" in (hot.folder / "parity" / "sampling.html").read_text()
     assert ": different\n" in (hot.folder / "parity" / "sampling.md").read_text()
 

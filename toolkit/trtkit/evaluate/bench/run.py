@@ -231,7 +231,7 @@ def _write(document: dict[str, Any], plan: BenchPlan, out: Path, *, plot: bool) 
         "report.json": json_text(document),
         "report.html": bench_html(document),
         "summary.md": bench_markdown(document),
-        "junit.xml": bench_junit(document),
+        "junit.xml": bench_junit(document, [str(out / "report.html"), str(out / "report.json")]),
         "prompts.jsonl": prompts_jsonl(plan.prompts),
     }
     for rate in sorted({load.rate for load in plan.loads if load.rate is not None}):

@@ -1,6 +1,6 @@
 """A bench document as Markdown and as JUnit XML, for CI. Knows the document, no results behind it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
@@ -32,20 +32,21 @@ def bench_markdown(document: Mapping[str, Any]) -> str:
     return "\n".join([*lines, f"Again: {code_span(document['command'])}", ""])
 
 
-def bench_junit(document: Mapping[str, Any]) -> str:
-    """One case per measure that a baseline keeps, and one for the limits; those below what is allowed are failures."""
+def bench_junit(document: Mapping[str, Any], evidence: Sequence[str] = ()) -> str:
+    """One case per measure that a baseline keeps, and one for the limits; those below what is allowed are failures and
+    have the files of `evidence` attached."""
     suite = ElementTree.Element("testsuite", {"name": f"trtkit bench {document['deployment']}"})
     failed = {(r["run"], r["measure"]): r for r in document.get("baseline", {}).get("regressions", [])}
     taken = {
         (run, measure): value for run, all_of in measures_of(document).items() for measure, value in all_of.items()
     }
     for run, measure in dict.fromkeys([*taken, *failed]):
-        case = ElementTree.SubElement(suite, "testcase", {"classname": f"bench.{run}", "name": measure})
-        if regression := failed.get((run, measure)):
-            ElementTree.SubElement(case, "failure", {"message": regression_line(regression), "type": "regression"})
-        else:
+        regression = failed.get((run, measure))
+        lines = [] if regression is None else [regression_line(regression)]
+        case = add_case(suite, f"bench.{run}", measure, lines, "regression", evidence)
+        if regression is None:
             ElementTree.SubElement(case, "system-out").text = f"{taken[run, measure]:.4g}"
-    add_case(suite, "bench", "limits", list(document.get("broken_limits", ())), "limit")
+    add_case(suite, "bench", "limits", list(document.get("broken_limits", ())), "limit", evidence)
     return junit_text(suite)
 
 

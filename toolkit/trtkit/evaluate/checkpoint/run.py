@@ -102,7 +102,9 @@ def compare_checkpoint(
     }
     files = {
         f"checkpoint-{role}.json": json_text(document),
-        f"checkpoint-{role}-junit.xml": checkpoint_junit(document),
+        f"checkpoint-{role}-junit.xml": checkpoint_junit(
+            document, [str(out / f"checkpoint-{role}.{kind}") for kind in ("html", "json")]
+        ),
         f"checkpoint-{role}.md": checkpoint_markdown(document),
         f"checkpoint-{role}.html": checkpoint_html(document),
     }

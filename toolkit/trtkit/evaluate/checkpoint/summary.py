@@ -1,6 +1,6 @@
 """A checkpoint document as JUnit XML and as Markdown, for CI. Knows the document, no model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
@@ -9,13 +9,13 @@ from trtkit.evaluate.reports.junit_file import add_case, add_skipped, junit_text
 from trtkit.evaluate.reports.markdown import code_span, left_out_table, markdown_table
 
 
-def checkpoint_junit(document: Mapping[str, Any]) -> str:
+def checkpoint_junit(document: Mapping[str, Any], evidence: Sequence[str] = ()) -> str:
     """One case per place where the two are compared; beyond what rounding explains it is a failure."""
     name = f"trtkit parity checkpoint {document['deployment']} {document['role']}"
     suite = ElementTree.Element("testsuite", {"name": name})
     for point in document["points"]:
         failures = [] if is_explained(point) else [explain_point(point)]
-        add_case(suite, f"checkpoint.{document['role']}", point["name"], failures, "drift")
+        add_case(suite, f"checkpoint.{document['role']}", point["name"], failures, "drift", evidence)
     add_skipped(suite, document["skipped"])
     return junit_text(suite)
 

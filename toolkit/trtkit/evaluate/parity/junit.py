@@ -5,20 +5,20 @@ from typing import Any
 from xml.etree import ElementTree
 
 from trtkit.evaluate.parity.text_answers import UNKNOWN
-from trtkit.evaluate.reports.junit_file import add_case, add_skipped, junit_text
+from trtkit.evaluate.reports.junit_file import add_case, add_skipped, attach, junit_text
 
 
 def parity_junit(document: Mapping[str, Any], evidence: Sequence[str] = ()) -> str:
-    """The XML text. A case of verdict different is a failure, with the files of `evidence` attached to it as GitLab and
-    Jenkins read them; a prompt that was left out is a skipped case; the shares are one case."""
+    """The XML text. A case of verdict different is a failure, with the files of `evidence` attached; a prompt that was
+    left out is a skipped case; the shares are one case."""
     suite = ElementTree.Element("testsuite", {"name": f"trtkit parity {document['deployment']}"})
     for prompt in document["prompts"]:
         for case in prompt["cases"]:
             _add_case(suite, prompt, case, evidence)
     for found in document["diagnosis"]:
         if found["fault"] == "draft-length":  # no request has it: the answers are right
-            add_case(suite, "parity", "draft-length", [found["evidence"]], "draft-length")
-    add_case(suite, "parity", "shares", list(document.get("broken_shares", ())), "shares")
+            add_case(suite, "parity", "draft-length", [found["evidence"]], "draft-length", evidence)
+    add_case(suite, "parity", "shares", list(document.get("broken_shares", ())), "shares", evidence)
     add_skipped(suite, document["skipped"])
     return junit_text(suite)
 
@@ -34,9 +34,7 @@ def _add_case(
     if case["verdict"] == "different":
         failure = ElementTree.SubElement(element, "failure", {"message": text, "type": "different"})
         failure.text = f"deployed token ids: {case['token_ids']}"
-        if evidence:
-            attached = "\n".join(f"[[ATTACHMENT|{path}]]" for path in evidence)
-            ElementTree.SubElement(element, "system-out").text = attached
+        attach(element, evidence)
     else:
         ElementTree.SubElement(element, "system-out").text = f"{case['verdict']}: {text}"
 

@@ -22,11 +22,23 @@ def junit_text(suite: ElementTree.Element) -> str:
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def add_case(suite: ElementTree.Element, group: str, name: str, failures: list[str], kind: str) -> None:
-    """A case that fails with the first of these lines and all of them as its text; one that passes without any."""
+def add_case(
+    suite: ElementTree.Element, group: str, name: str, failures: list[str], kind: str, evidence: Sequence[str] = ()
+) -> ElementTree.Element:
+    """A case that fails with the first of these lines, all of them as its text and the files of `evidence`; one that
+    passes without any line."""
     case = ElementTree.SubElement(suite, "testcase", {"classname": group, "name": name})
     if failures:
         ElementTree.SubElement(case, "failure", {"message": failures[0], "type": kind}).text = "\n".join(failures)
+        attach(case, evidence)
+    return case
+
+
+def attach(case: ElementTree.Element, evidence: Sequence[str]) -> None:
+    """Files that belong to a case, as GitLab and Jenkins read them."""
+    if evidence:
+        text = "\n".join(f"[[ATTACHMENT|{path}]]" for path in evidence)
+        ElementTree.SubElement(case, "system-out").text = text
 
 
 def add_skipped(suite: ElementTree.Element, skipped: Sequence[Mapping[str, str]]) -> None:

@@ -90,7 +90,7 @@ def check_sampling(build: Build, options: SamplingOptions, on_progress: OnProgre
     document = _document(build, options, sampled, skipped)
     texts = {
         "sampling.json": json_text(document),
-        "sampling-junit.xml": sampling_junit(document),
+        "sampling-junit.xml": sampling_junit(document, [str(out / f"sampling.{kind}") for kind in ("html", "json")]),
         "sampling.md": sampling_markdown(document),
         "sampling.html": sampling_html(document),
     }

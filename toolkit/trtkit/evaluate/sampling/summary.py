@@ -1,6 +1,6 @@
 """A sampling document as JUnit XML and as Markdown, for CI. Knows the document, no samples."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
@@ -8,13 +8,13 @@ from trtkit.evaluate.reports.junit_file import add_case, add_skipped, junit_text
 from trtkit.evaluate.reports.markdown import code_span, left_out_table, markdown_table
 
 
-def sampling_junit(document: Mapping[str, Any]) -> str:
+def sampling_junit(document: Mapping[str, Any], evidence: Sequence[str] = ()) -> str:
     """One case per prompt, draft length and token; a rejected distribution is a failure."""
     suite = ElementTree.Element("testsuite", {"name": f"trtkit parity sampling {document['deployment']}"})
     for test in document["tests"]:
         name = f"{test['name']} draft_len={test['draft_len']} token={test['position']}"
         failures = [_explained(test)] if test["decision"] == "different" else []
-        add_case(suite, "sampling", name, failures, "distribution")
+        add_case(suite, "sampling", name, failures, "distribution", evidence)
     add_skipped(suite, document["skipped"])
     return junit_text(suite)
 

@@ -61,6 +61,7 @@ CASES: dict[str, Case] = {
         Change(yaml={"draft.checkpoint": "../org/draft"}, roles=("target",)),
         Change(yaml={"draft.checkpoint": "org/draft"}, roles=("target",)),
     ),
+    "CKPT-REVISION": Case(yaml(target__revision="v1"), yaml(target__revision="v1", target__checkpoint="org/target")),
     "MODEL-TP": Case(
         Change(yaml={"target.tensor_parallel": 8, "gpu.count": 8}, target=QWEN),
         Change(yaml={"target.tensor_parallel": 4, "gpu.count": 8}, target=QWEN),

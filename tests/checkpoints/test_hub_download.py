@@ -77,6 +77,15 @@ def test_no_weights_are_fetched_for_engines_that_this_machine_cannot_build(hub: 
         build(impossible, BuildOptions(cache=tmp_path, where="x", out=tmp_path / "build"))
 
 
+@pytest.mark.parametrize("revision", ["refs/pr/1", "../../../elsewhere"])
+def test_a_revision_stays_inside_the_cache(revision: str, hub: list[str], tmp_path: Path) -> None:
+    cache = tmp_path / "deep" / "cache"
+    folder = resolve_checkpoint("org/model", cache, revision)
+    assert folder.parent == cache / "checkpoints" and hub
+    assert find_checkpoint("org/model", cache, revision) == folder
+    assert find_checkpoint("org/model", cache) is None
+
+
 def test_a_disk_that_fills_up_while_a_checkpoint_is_fetched_is_no_fault_of_the_network(
     hub: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from trtkit.cli.main import cli
 from trtkit.config.load import load_config
 from trtkit.config.presets import presets
 from trtkit.config.schema import BuildConfig
@@ -106,6 +108,16 @@ def test_weights_that_are_stored_quantised_are_not_quantised_again() -> None:
     command = vllm_command(config, checkpoints=named(config), stored_quantized={"target", "draft"})
     assert "--quantization" not in command
     assert "quantization" not in json.loads(command[command.index("--speculative-config") + 1])
+
+
+def test_a_format_that_the_checkpoint_may_have_already_is_pointed_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRTKIT_CACHE", str(tmp_path))
+    for name, noted in (("llama70b_spec_llmapi", True), ("mixtral_ep", False)):
+        result = CliRunner().invoke(cli, ["export", "vllm", str(presets()[name]), "--json"])
+        said = [note for note in json.loads(result.stdout)["notes"] if "target.checkpoint is not on this disk" in note]
+        assert bool(said) == noted
 
 
 def test_what_is_lost_is_said() -> None:

@@ -29,7 +29,7 @@ def expanded(name: str) -> Path:
 
 def cache_folder(cache: Path, name: str, revision: str | None = None) -> Path:
     """Where the checkpoint with this hub id lies in trtkit's cache."""
-    suffix = f"@{revision}" if revision else ""
+    suffix = f"@{revision.replace('/', '--')}" if revision else ""
     return cache / "checkpoints" / f"{name.replace('/', '--')}{suffix}"
 
 

@@ -1,5 +1,6 @@
 """`trtkit export`."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -48,4 +49,10 @@ def _export(runtime: str, config: BuildConfig) -> Counterpart:
     if runtime == "transformers":
         return export_transformers(config, checkpoints=named)
     stored = {role for role, folder in folders.items() if folder is not None and read_quantized(folder) is not None}
-    return export_vllm(config, checkpoints=named, stored_quantized=stored)
+    counterpart = export_vllm(config, checkpoints=named, stored_quantized=stored)
+    unseen = [role for role, model in config.models.items() if folders[role] is None and model.quantization != "none"]
+    notes = [
+        f"{role}.checkpoint is not on this disk: if it is stored quantised, leave its quantization out"
+        for role in unseen
+    ]
+    return replace(counterpart, notes=(*notes, *counterpart.notes))

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from trtkit.checking.deployment import Deployment
 from trtkit.checking.rule import Hit, Rule, hit
-from trtkit.checkpoints.source import is_hub_id, is_of_the_demo
+from trtkit.checkpoints.source import expanded, is_hub_id, is_of_the_demo
 from trtkit.conversion.parallelism import legal_tensor_parallel, why_not_tensor_parallel
 from trtkit.engines.release import parse_version
 
@@ -25,6 +25,14 @@ def _no_folder(deployment: Deployment) -> Iterable[Hit]:
     for role, model in deployment.config.models.items():
         if role not in deployment.folders and not is_hub_id(model.checkpoint):
             yield hit(f"{role}.checkpoint", name=model.checkpoint)
+
+
+def _unread_revision(deployment: Deployment) -> Iterable[Hit]:
+    for role, folder in deployment.folders.items():
+        model = deployment.config.models[role]
+        is_folder = not is_hub_id(model.checkpoint) or folder == expanded(model.checkpoint)
+        if model.revision is not None and is_folder:
+            yield hit(f"{role}.revision", revision=model.revision, name=model.checkpoint)
 
 
 def _tensor_parallel(deployment: Deployment) -> Iterable[Hit]:
@@ -112,6 +120,17 @@ MODEL_RULES: tuple[Rule[Deployment], ...] = (
         source="trtkit",
         find=_no_folder,
         example=hit("target.checkpoint", name="../models/llama"),
+    ),
+    Rule(
+        code="CKPT-REVISION",
+        severity="warning",
+        looks_at="YAML",
+        when="a revision is written for a checkpoint that is a folder",
+        cause="{name} is a folder, which has no revision {revision}: what lies there is taken",
+        fix="remove revision, or name the hub id",
+        source="trtkit",
+        find=_unread_revision,
+        example=hit("target.revision", revision="v1.0", name="models/llama"),
     ),
     Rule(
         code="MODEL-TP",

@@ -9,6 +9,7 @@ from typing import Any
 import transformers
 from jinja2 import TemplateError
 
+from trtkit.calibration.excerpt import excerpt
 from trtkit.calibration.texts import CalibrationText
 from trtkit.errors import CheckpointError, InputError
 
@@ -52,13 +53,14 @@ class SampleOptions:
 def make_samples(
     texts: Sequence[CalibrationText], checkpoint: Path, vocab_size: int, options: SampleOptions
 ) -> list[Sample]:
-    """Tokenize, cut into pieces of max_len, shuffle by seed, take the first `samples`.
+    """Tokenize (an excerpt of very much text), cut into pieces of max_len, shuffle by seed, take the first `samples`.
 
     Raises InputError CALIB-EMPTY and CALIB-TINY for too little text, CALIB-TOKENIZER when the ids or the text do not
     belong to this checkpoint's tokenizer; CheckpointError when the tokenizer cannot be loaded.
     """
     tokenizer = _Tokenizer(checkpoint)
-    pieces = [piece for text in texts for piece in _pieces(text, tokenizer.encode(text), options.max_len)]
+    drawn = excerpt(texts, options.samples * options.max_len, options.seed)
+    pieces = [piece for text in drawn for piece in _pieces(text, tokenizer.encode(text), options.max_len)]
     _refuse_foreign(pieces, vocab_size, tokenizer)
     random.Random(options.seed).shuffle(pieces)
     chosen = pieces[: options.samples]

@@ -12,6 +12,7 @@ from trtkit.checkpoints.model_spec import read_model_spec
 from trtkit.conversion.options import ConversionOptions
 from trtkit.conversion.trtllm_config import checkpoint_config
 from trtkit.engines.build import BuildTools, EngineJob, build_engine
+from trtkit.engines.cache import store
 from trtkit.engines.inspect import check_rank_files, read_engine
 from trtkit.engines.release import Release, find_release, releases
 from trtkit.engines.runner import choose_runner
@@ -115,6 +116,30 @@ def test_a_changed_request_is_built_anew(desk: Desk, changes: dict[str, int]) ->
     assert desk.log.exists()
 
 
+@pytest.mark.parametrize("error", [BuildError("another process is writing it", "wait"), OSError(30, "Read-only")])
+def test_an_engine_of_hours_is_not_lost_because_the_cache_does_not_take_it(
+    desk: Desk, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("trtkit.engines.build.store", refuse)
+    desk.build()
+    check_rank_files(read_engine(desk.out))
+    assert "not kept for other builds" in desk.log.read_text()
+
+
+def test_two_builds_that_finish_the_same_engine_keep_one(tmp_path: Path) -> None:
+    """The second leaves the first one's files where they are: a third may be linking them."""
+    built = tmp_path / "built"
+    built.mkdir()
+    (built / "rank0.engine").write_bytes(b"engine")
+    store(tmp_path / "cache", "key", built)
+    kept = (tmp_path / "cache" / "key").stat().st_ino
+    store(tmp_path / "cache", "key", built)
+    assert (tmp_path / "cache" / "key").stat().st_ino == kept
+
+
 def test_another_release_is_built_anew(desk: Desk) -> None:
     desk.build("1.2.0")
     desk.log.unlink()
@@ -203,6 +228,7 @@ def test_a_killed_worker_of_the_builder_is_recognised(desk: Desk) -> None:
         ("RuntimeError: Required but not provided tensors:{'lm_head.weight'}", "BUILD-TENSOR", 4),
         ("RuntimeError: Found no NVIDIA driver on your system", "GPU-MISSING", 3),
         ("OSError: [Errno 28] No space left on device", "DISK", 4),
+        ("OSError: [Errno 28] No space left on device: '/x/rank0.engine'", "DISK", 4),
         ("AssertionError: Unsupported model architecture: FooForCausalLM", "BUILD-ARCH", 4),
         ("docker: Cannot connect to the Docker daemon at unix:///var/run/docker.sock", "CONTAINER", 3),
         ("something nobody has seen", "BUILD-FAILED", 4),
@@ -212,6 +238,7 @@ def test_known_failures_have_a_code_and_a_fix(desk: Desk, says: str, code: str, 
     error = _failure(desk, f"cat <<'END'\n{says}\nEND\nexit 1")
     assert (error.code, error.exit_code) == (code, exit_code)
     assert error.fix and error.where == str(desk.log)
+    assert ("/x/rank0.engine" in error.cause) == ("/x/rank0.engine" in says)
 
 
 def _failure(desk: Desk, script: str) -> TrtkitError:

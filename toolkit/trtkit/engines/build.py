@@ -71,7 +71,11 @@ def build_engine(job: EngineJob, tools: BuildTools, out: Path, on_progress: OnPr
         needed = workers * bytes_per_worker(rank_bytes)
         raise explain_failure(return_code, log, stage=job.stage, log_file=str(job.log_file), needed_bytes=needed)
     verify_engine(job, checkpoint, out)
-    store(tools.cache, key, out)
+    try:
+        store(tools.cache, key, out)
+    except (BuildError, OSError) as error:  # the engine stands; only the next build of it does not find it
+        with job.log_file.open("a", encoding="utf-8") as log:
+            log.write(f"not kept for other builds: {error}\n")
 
 
 def verify_engine(job: EngineJob, checkpoint: Mapping[str, Any], out: Path) -> None:

@@ -37,7 +37,13 @@ def fetch(cache: Path, key: str, out: Path) -> bool:
 
 
 def store(cache: Path, key: str, built: Path) -> None:
-    """Keep a finished engine; files are hard links where the file system allows it, so they cost no space twice."""
+    """Keep a finished engine, unless another build has kept the same one.
+
+    Files are hard links where the file system allows it, so they cost no space twice. Raises BuildError LOCKED while
+    another build is keeping it, DISK on a full disk, OSError for a cache that cannot be written.
+    """
+    if is_complete(cache / key, key):
+        return
     with stage_output(cache / key, stage="engine cache", key=key) as scratch:
         _link_files(built, scratch)
 

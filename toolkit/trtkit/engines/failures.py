@@ -87,9 +87,9 @@ _KNOWN = (
         "lower limits.max_batch_size or max_input_len, raise tensor_parallel, or stop what else uses the GPU",
     ),
     _Known(
-        r"No space left on device",
+        r"No space left on device(?:: '(?P<what>[^']+)')?",
         "DISK",
-        "the disk is full",
+        "the disk is full {what}",
         "free space or choose another --out; earlier stages are kept",
     ),
     _Known(
@@ -128,7 +128,7 @@ def explain_failure(return_code: int, log: str, *, stage: str, log_file: str, ne
         if found:
             words = {name: (text or "").strip() for name, text in found.groupdict().items()}
             kind = MissingToolError if known.missing else BuildError
-            return kind(known.cause.format(**words), known.fix, code=known.code, where=log_file)
+            return kind(known.cause.format(**words).strip(), known.fix, code=known.code, where=log_file)
     if return_code in (_NOT_FOUND, _CANNOT_RUN):
         return MissingToolError(
             f"{stage} could not be started (exit code {return_code})",

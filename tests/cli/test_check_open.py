@@ -48,3 +48,10 @@ def test_only_engines_are_opened(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     result = run(tmp_path, "--open")
     assert result.exit_code == 2 and "CHECK-OPEN" in result.stderr
+
+
+def test_a_damaged_engine_is_a_finding_in_json_too(tmp_path: Path) -> None:
+    folder = write_engine(tmp_path / "engine", lambda document: document.pop("build_config"))
+    result = run(folder, "--json")
+    assert result.exit_code == 2
+    assert [finding["code"] for finding in json.loads(result.stdout)["findings"]] == ["ENGINE-CONFIG"]

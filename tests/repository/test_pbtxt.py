@@ -55,3 +55,24 @@ def test_a_broken_config_is_refused_with_its_line(tmp_path: Path, text: str, cod
 def test_a_missing_config_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"PBTXT-FILE: .*config\.pbtxt: cannot read it"):
         read_config(tmp_path / "config.pbtxt")
+
+
+@pytest.mark.parametrize(
+    ("line", "is_left"),
+    [
+        ("# backend: ${triton_backend}", False),
+        ('backend: "python"  # was ${triton_backend}', False),
+        ('backend: "${triton_backend}"  # a comment', True),
+        ('backend: "a # ${triton_backend}"', True),
+        ("backend: 'it # ${triton_backend}'", True),
+        (r'backend: "\" # ${triton_backend}"', True),
+    ],
+)
+def test_a_placeholder_in_a_comment_is_none(line: str, is_left: bool) -> None:
+    text = f'name: "m"\n{line}\n'
+    if not is_left:
+        assert parse_pbtxt(text, where="m").name == "m"
+        return
+    with pytest.raises(InputError) as caught:
+        parse_pbtxt(text, where="m")
+    assert (caught.value.code, caught.value.where) == ("PBTXT-PLACEHOLDER", "m:2")

@@ -60,10 +60,10 @@ def _open(report: CheckReport, target: str, demanded: bool | None) -> list[RankS
         raise InputError(
             f"--open is for an engine directory; {target} is a {report.kind}", "leave out --open", code="CHECK-OPEN"
         )
-    if report.kind != "engine" or demanded is False:
+    if report.kind != "engine" or demanded is False or not (demanded or report.ok):
         return []
     info = read_engine(expanded(target))
-    if demanded or (report.ok and info.checkpoint is None and can_open()):
+    if demanded or (info.checkpoint is None and can_open()):
         return summarise_engine(info)
     return []
 

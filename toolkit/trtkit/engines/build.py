@@ -74,8 +74,8 @@ def build_engine(job: EngineJob, tools: BuildTools, out: Path, on_progress: OnPr
     try:
         store(tools.cache, key, out)
     except (BuildError, OSError) as error:  # the engine stands; only the next build of it does not find it
-        with job.log_file.open("a", encoding="utf-8") as log:
-            log.write(f"not kept for other builds: {error}\n")
+        with job.log_file.open("a", encoding="utf-8") as file:
+            file.write(f"not kept for other builds: {error}\n")
 
 
 def verify_engine(job: EngineJob, checkpoint: Mapping[str, Any], out: Path) -> None:

@@ -12,6 +12,8 @@ from tritonclient.grpc import model_config_pb2
 from trtkit.errors import InputError
 from trtkit.serving.tensor import ModelContract, Tensor
 
+# A comment, and the texts before it that may hold its sign.
+_COMMENT = re.compile(r"""^((?:[^#"']|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')*)#.*$""")
 _UNSET_PARAMETER = re.compile(r'string_value:\s*"\$\{\w+\}"')
 
 
@@ -51,10 +53,10 @@ def parse_pbtxt(text: str, where: str) -> Any:
     """The ModelConfig message of a config.pbtxt. Raises InputError with line and column, or naming a placeholder.
 
     A placeholder that is the whole value of a parameter is none: NVIDIA's templates leave those of unset options there,
-    and its backend reads them as unset.
+    and its backend reads them as unset. Nor is one in a comment.
     """
     for number, line in enumerate(text.splitlines(), start=1):
-        if "${" in _UNSET_PARAMETER.sub("", line):
+        if "${" in _UNSET_PARAMETER.sub("", _COMMENT.sub(r"\1", line)):
             raise InputError(
                 f"line {number} holds a placeholder that nobody filled in: {line.strip()}",
                 "render the repository with trtkit build instead of copying templates",

@@ -95,6 +95,18 @@ def test_a_misspelt_key_brings_the_right_one(pair: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("override", "code"),
+    [("speculation.max_drat_len=5", "CONFIG"), ("speculation", "CONFIG-SET"), ("gpu.count=0", "CONFIG")],
+)
+def test_a_yaml_that_is_no_config_is_a_finding_for_programs(override: str, code: str, pair: Path) -> None:
+    result = run("check", pair, "--set", override, "--json", "--ignore", "CONFIG")
+    assert result.exit_code == 2
+    document = json.loads(result.stdout)
+    assert document["ok"] is False and [finding["code"] for finding in document["findings"]] == [code]
+    assert document["findings"][0]["where"] == str(pair) and code in result.stderr
+
+
+@pytest.mark.parametrize(
     ("prepare", "kind"),
     [
         (lambda folder: tiny_checkpoint(folder / "hf", tokenizer=True), "checkpoint"),

@@ -5,6 +5,21 @@ from trtkit.checking.raised import RaisedFinding
 _HF = "checkpoint"
 RAISED: tuple[RaisedFinding, ...] = (
     RaisedFinding(
+        "CONFIG",
+        "YAML",
+        "keys of the YAML are unknown, missing, or have values that they cannot have; all of them at once",
+        "pair.yaml is not a build config:\n  speculation.max_drat_len: unknown key, did you mean max_draft_len?",
+        "docs/config.md",
+    ),
+    RaisedFinding(
+        "CONFIG-FILE",
+        "YAML",
+        "the file is no YAML, has a key twice, or cannot be read",
+        'pair.yaml is not YAML: kv_cache stands in line 9\nand once more\n  in "pair.yaml", line 14, column 1',
+        "YAML 1.2: keys of a mapping are unique",
+    ),
+    RaisedFinding("CONFIG-SET", "YAML", "a --set is no key=value", "--set 'target.dtype' is not key=value", "trtkit"),
+    RaisedFinding(
         "CKPT-CONFIG",
         _HF,
         "config.json is missing, damaged, or a key has the wrong type",

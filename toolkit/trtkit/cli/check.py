@@ -8,6 +8,7 @@ import click
 from rich.console import Group
 from rich.table import Table
 
+from trtkit.checking.raised import finding_of
 from trtkit.checking.report import CheckReport
 from trtkit.checking.target import CheckOptions, check_target
 from trtkit.checkpoints.source import expanded
@@ -15,7 +16,7 @@ from trtkit.cli.environment import cache_directory
 from trtkit.cli.output import Output, with_output
 from trtkit.engines.inspect import read_engine
 from trtkit.engines.runtime import RankSummary, can_open, summarise_engine
-from trtkit.errors import InputError
+from trtkit.errors import ConfigError, InputError
 
 
 @click.command()
@@ -42,7 +43,13 @@ def command(output: Output, target: str, overrides: tuple[str, ...], opened: boo
     TARGET is a build YAML, a Hugging Face or TensorRT-LLM checkpoint, an engine directory, a Triton model repository
     or a build directory. Exits with 2 when there are errors.
     """
-    report = check_target(target, CheckOptions(cache_directory(), overrides, choices["strict"], choices["ignore"]))
+    options = CheckOptions(cache_directory(), overrides, choices["strict"], choices["ignore"])
+    try:
+        report = check_target(target, options)
+    except ConfigError as error:
+        if output.as_json:  # programs read what is wrong where they read everything else
+            output.result(CheckReport("YAML", (finding_of(error, target),), (), options.strict).as_dict(), "")
+        raise
     ranks = _open(report, target, opened)
     document = report.as_dict() | ({"engine": [asdict(rank) for rank in ranks]} if ranks else {})
     shown: list[Any] = [render(report, target), *map(render_rank, ranks)]

@@ -1,6 +1,7 @@
 """Number formats, histograms and the ways to a scale, on numbers that can be checked by hand or by torch."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from trtkit.calibration.histogram import NUM_BINS, MagnitudeHistogram
 from trtkit.calibration.number_formats import LARGEST, fake_quantize
 from trtkit.calibration.scales import METHODS, ScaleMethod, group_scales, scale_of
+from trtkit.calibration.statistics import TensorStatistics
 from trtkit.reference.kv_cache.formats import Fp8, Scale
 
 
@@ -71,6 +73,32 @@ def test_mse_is_never_worse_than_amax() -> None:
             scale = scale_of(ScaleMethod(name).limit(histogram_of(values), amax, kind), kind)
             errors.append(np.square(fake_quantize(values, scale, kind) - values).mean())
         assert errors[1] <= errors[0] * (1 + 1e-3), kind
+
+
+@pytest.mark.parametrize("kind", ["fp8", "int8", "int4"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("shape", ["normal", "heavy tails", "spikes", "one sided"])
+def test_the_mse_limit_is_the_best_one_for_the_numbers_themselves(shape: str, dtype: torch.dtype, kind: Any) -> None:
+    """Against torch's own rounding of every number, without a histogram."""
+    random = np.random.RandomState(5)
+    drawn = {
+        "normal": random.standard_normal((3000, 8)),
+        "heavy tails": random.standard_t(3, (3000, 8)),
+        "spikes": np.where(random.rand(3000, 8) < 0.01, 50, 1) * random.standard_normal((3000, 8)),
+        "one sided": random.exponential(size=(3000, 8)) ** 2,
+    }
+    values = torch.from_numpy(drawn[shape].astype(np.float32)).to(dtype)
+    statistics = TensorStatistics(8, 2)
+    statistics.update(values)
+    record, exact = statistics.record(), values.double()
+
+    def cost(limit: float) -> float:
+        scaled = (exact / (limit / LARGEST[kind])).clamp(-LARGEST[kind], LARGEST[kind])
+        codes = scaled.to(torch.float8_e4m3fn).double() if kind == "fp8" else scaled.round()
+        return float((codes * (limit / LARGEST[kind]) - exact).square().sum())
+
+    best = min(cost(record.amax * share) for share in np.geomspace(1, 1 / 32, 128))
+    assert cost(ScaleMethod("mse").limit(record.histogram, record.amax, kind)) <= 1.005 * best
 
 
 def test_a_power_of_two_rounds_as_scale_one_does_and_loses_less_of_the_small_and_the_large() -> None:

@@ -116,6 +116,7 @@ def sampling() -> str:
             "verdict": "different",
             "deployment": "build/<tiny>",
             "command": "trtkit parity sampling 'a & b'",
+            "probabilities": "checkpoint",
             **{"temperature": 1.0, "seed": 7, "alpha": 0.01, "power": 0.9, "distance": 0.25},
             **{"num_samples": 234, "most_samples": 702, "same_draws": 0.5},
             "tests": [test("<one>", 0, 0.06, "consistent"), test("<one>", 4, 0.48, "different")],
@@ -224,7 +225,10 @@ def test_the_sampling_page_shows_each_distance_against_what_would_be_found(sampl
     text = text_of(sampling)
     assert "different: 1 of 2 tests reject the target's distribution" in text
     shown = ("<one>", "0.06", "0.480", "0.240", "0.00025", "117", "50.0% of the seeds", "234 of at most 702")
-    assert all(each in text for each in (*shown, HOSTILE, "too <long>", "'a & b'", "seeds from 7"))
+    assert all(
+        each in text
+        for each in (*shown, HOSTILE, "too <long>", "'a & b'", "seeds from 7", "of the converted checkpoint")
+    )
     bars = re.findall(r"<svg.*?</svg>", sampling)
     widths = [[float(width) for width in re.findall(r'width="([\d.]+)" height="10"', each)] for each in bars]
     assert widths == [[30, 90], [240, 0]]  # of 0.48: 0.06 observed where 0.24 is found; beyond it

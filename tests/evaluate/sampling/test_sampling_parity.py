@@ -47,6 +47,14 @@ def test_a_seed_repeats_its_samples_and_another_one_draws_others(build: Build) -
     assert one["tests"] == again["tests"] != other["tests"]
 
 
+@pytest.mark.parametrize("formats", [{"quantization": "int4_weight_only"}, {"kv_dtype": "int4"}], ids=str)
+def test_what_storing_costs_is_no_fault_of_the_sampling(formats: dict[str, str], tmp_path: Path) -> None:
+    """Four bits move the distribution further than any test misses; a deployment samples from what it stores."""
+    exit_code, document, _ = sampling(deployed_tiny(tmp_path, **formats))
+    assert (exit_code, document["verdict"]) == (0, "consistent")
+    assert document["probabilities"] == ("transformers" if "quantization" in formats else "checkpoint")
+
+
 @pytest.mark.parametrize("scale", [2.5, 0.4])
 def test_another_temperature_is_found(scale: float, build: Build, tmp_path_factory: pytest.TempPathFactory) -> None:
     hot = copy_of(build, tmp_path_factory.mktemp("hot") / "build")

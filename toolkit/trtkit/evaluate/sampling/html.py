@@ -5,6 +5,7 @@ from typing import Any
 
 from trtkit.evaluate.reports.page import COLORS, Cell, Part, bar, ending, heading, left_out, page, paragraph, table
 
+_MODELS = {"transformers": "transformers", "checkpoint": "the converted checkpoint"}
 _FOUND = "#d3d9e1"
 _COLORS = {"consistent": COLORS["identical"], "different": COLORS["different"]}
 _STYLES = {"consistent": "identical", "different": "different"}
@@ -22,6 +23,7 @@ def _sections(document: Mapping[str, Any]) -> Iterator[str]:
     verdict = f"{document['verdict']}: {num_failed} of {len(tests)} tests reject the target's distribution"
     yield paragraph(verdict, _STYLES[document["verdict"]])
     yield paragraph(
+        f"Probabilities of {_MODELS[document['probabilities']]}. "
         f"Temperature {document['temperature']:g}, seeds from {document['seed']}; one false alarm of the whole run "
         f"with probability {document['alpha']:g}; a total variation of {document['distance']:g} is found with "
         f"probability {document['power']:g}; {document['num_samples']} of at most {document['most_samples']} samples "

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from trtkit import __version__
 from trtkit.builds import Build
@@ -15,7 +14,6 @@ from trtkit.errors import DifferenceError, InputError
 from trtkit.evaluate.endpoints.deployment import Target, open_endpoint
 from trtkit.evaluate.endpoints.endpoint import Endpoint, EndpointRequest
 from trtkit.evaluate.endpoints.workers import workers
-from trtkit.evaluate.oracle.oracle import Oracle
 from trtkit.evaluate.oracle.record import SkippedPrompt
 from trtkit.evaluate.oracle.record_choice import PromptChoice, comparable_input_len
 from trtkit.evaluate.oracle.recording import encode_prompts
@@ -23,7 +21,8 @@ from trtkit.evaluate.oracle.sources import unchanged_source
 from trtkit.evaluate.prompts.encoding import PromptEncoder
 from trtkit.evaluate.reports.files import json_text, refuse_unwritable, write_files
 from trtkit.evaluate.sampling.distribution import POWER
-from trtkit.evaluate.sampling.draws import Pair, PositionTest, Probabilities, Source, draw, sample_and_test
+from trtkit.evaluate.sampling.draws import Pair, PositionTest, Source, draw, sample_and_test
+from trtkit.evaluate.sampling.expected import expected_of
 from trtkit.evaluate.sampling.html import sampling_html
 from trtkit.evaluate.sampling.sequential import LEAST_ALPHA, Design, make_design
 from trtkit.evaluate.sampling.summary import sampling_junit, sampling_markdown
@@ -52,6 +51,16 @@ class SamplingOptions:
 
 
 @dataclass(frozen=True)
+class _Asked:
+    """Every prompt at every draft length, the prompts that cannot be asked, and the model that the probabilities are
+    taken from."""
+
+    sources: list[Source]
+    skipped: list[SkippedPrompt]
+    probabilities: str
+
+
+@dataclass(frozen=True)
 class _Sampled:
     """What one source gave."""
 
@@ -69,7 +78,8 @@ def check_sampling(build: Build, options: SamplingOptions, on_progress: OnProgre
     """
     out = build.folder / "parity"
     refuse_unwritable(out)
-    sources, skipped = _sources(build, options)
+    asked = _ask(build, options)
+    sources = asked.sources
     seeds = np.random.default_rng(options.seed)
     alpha = options.alpha / (_POSITIONS * len(sources))
     _refuse_small(alpha, options, _POSITIONS * len(sources))
@@ -87,7 +97,7 @@ def check_sampling(build: Build, options: SamplingOptions, on_progress: OnProgre
             "give other prompts, another --temperature, or more --samples",
             code="SAMPLING-UNTESTED",
         )
-    document = _document(build, options, sampled, skipped)
+    document = _document(build, options, sampled, asked)
     texts = {
         "sampling.json": json_text(document),
         "sampling-junit.xml": sampling_junit(document, [str(out / f"sampling.{kind}") for kind in ("html", "json")]),
@@ -123,26 +133,25 @@ def refuse_bias(document: dict[str, Any]) -> None:
         )
 
 
-def _sources(build: Build, options: SamplingOptions) -> tuple[list[Source], list[SkippedPrompt]]:
-    """Every prompt at every draft length, and the prompts that cannot be asked."""
+def _ask(build: Build, options: SamplingOptions) -> _Asked:
     folder = unchanged_source(build, "target")
     end_ids = read_stop_ids(folder)[0]
-    oracle = Oracle.load(folder)
+    expected = expected_of(build, folder, options.temperature, end_ids)
     prompts = options.choice.read(build)
     draft_lens = tuple(dict.fromkeys(options.draft_lens or (0, build.config.max_draft_len)))
     longest = comparable_input_len(build, max(1, *draft_lens) + 2)
     encoded, skipped = encode_prompts(PromptEncoder.load(folder), prompts, longest)
     sources = []
     for prompt, sent in encoded:
-        first = _probabilities(oracle, sent.prompt_ids, options.temperature, end_ids)
+        first = expected.probabilities(sent.prompt_ids)
         head = max((token for token in first if token not in end_ids), key=first.__getitem__)
-        second = _probabilities(oracle, (*sent.prompt_ids, head), options.temperature, end_ids)
+        second = expected.probabilities((*sent.prompt_ids, head))
         for draft_len in draft_lens:
             request = EndpointRequest(
                 sent.text, max(draft_len, 1) + 2, draft_len, stream=False, temperature=options.temperature
             )
             sources.append(Source(prompt.name, request, first, head, second, end_ids))
-    return sources, skipped
+    return _Asked(sources, skipped, expected.name)
 
 
 def _sample(endpoint: Endpoint, source: Source, design: Design, options: SamplingOptions, concurrency: int) -> _Sampled:
@@ -153,17 +162,6 @@ def _sample(endpoint: Endpoint, source: Source, design: Design, options: Samplin
 
         pairs, tests = sample_and_test(source, design, draw_more, np.random.default_rng(options.seed))
     return _Sampled(source, design, pairs, tests)
-
-
-def _probabilities(
-    oracle: Oracle, token_ids: Sequence[int], temperature: float, end_ids: Sequence[int]
-) -> Probabilities:
-    """The oracle's probability of each next token; end tokens count as the first of them."""
-    logits = oracle.next_logits(token_ids).double()
-    probabilities = dict(enumerate(torch.softmax(logits / temperature, dim=0).tolist()))
-    for other in end_ids[1:]:
-        probabilities[end_ids[0]] += probabilities.pop(other)
-    return probabilities
 
 
 def _same_draws(sampled: Sequence[_Sampled]) -> float | None:
@@ -181,15 +179,14 @@ def _untested(sampled: Sequence[_Sampled]) -> list[dict[str, str]]:
     return [{"name": name, "reason": _UNTESTED} for name in names if name not in tested]
 
 
-def _document(
-    build: Build, options: SamplingOptions, sampled: Sequence[_Sampled], skipped: Sequence[SkippedPrompt]
-) -> dict[str, Any]:
+def _document(build: Build, options: SamplingOptions, sampled: Sequence[_Sampled], asked: _Asked) -> dict[str, Any]:
     tests = [test for one in sampled for test in one.tests]
     return {
         "schema": SCHEMA,
         "verdict": "different" if any(test.decision == "different" for test in tests) else "consistent",
         "deployment": str(build.folder),
         "command": options.command,
+        "probabilities": asked.probabilities,
         "temperature": options.temperature,
         "seed": options.seed,
         "alpha": options.alpha,
@@ -199,6 +196,6 @@ def _document(
         "most_samples": sum(one.design.looks[-1] for one in sampled),
         "same_draws": _same_draws(sampled),
         "tests": [asdict(test) for test in tests],
-        "skipped": [{"name": entry.name, "reason": entry.reason} for entry in skipped] + _untested(sampled),
+        "skipped": [{"name": entry.name, "reason": entry.reason} for entry in asked.skipped] + _untested(sampled),
         "versions": {"trtkit": __version__, **build.manifest["versions"]},
     }

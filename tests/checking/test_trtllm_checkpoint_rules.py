@@ -177,6 +177,14 @@ def test_keys_and_values_may_have_scales_of_their_own(tmp_path: Path) -> None:
     assert codes(out) == {"SCALE-CALIBRATED"}
 
 
+@pytest.mark.parametrize("half", ["k_cache", "v_cache"])
+def test_a_scale_for_keys_or_values_alone_is_half_a_scale(half: str, tmp_path: Path) -> None:
+    out = with_scales(tmp_path, {0: 0.01, 1: 0.02})
+    write_rank(out, {**read_rank(out), SCALE.format(layer=2).replace("kv_cache", half): np.array([0.1], "<f4")})
+    (finding,) = check_trtllm_checkpoint(out)
+    assert finding.code == "SCALE-INCOMPLETE" and finding.cause.endswith(": 2")
+
+
 @pytest.mark.parametrize("text", ["{}", "[]", "nothing"])
 def test_a_config_that_is_none_is_one_finding(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(text)

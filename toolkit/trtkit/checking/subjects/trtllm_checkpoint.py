@@ -85,12 +85,22 @@ def _refuse_implausible(config: TrtllmConfig, num_tensors: int, folder: Path) ->
 
 
 def _kv_scales(config: TrtllmConfig, ranks: Mapping[int, Mapping[str, StoredTensor]]) -> dict[int, tuple[float, ...]]:
-    """The scales of the first tensor rank of every stage; they are the same on all."""
+    """The scales of the first tensor rank of every stage; they are the same on all. A layer with a scale for keys or
+    values alone has none: TensorRT-LLM wants one for both, or one for each.
+    """
     scales: dict[int, tuple[float, ...]] = {}
     for rank, tensors in ranks.items():
         if rank % config.split.tensor or rank >= config.split.num_ranks:
             continue
         first = config.split.layers(rank, config.num_layers).start
         for layer, values in read_scales(tensors.values(), _KV_SCALE).items():
-            scales[first + layer] = values
+            if _serves_both(tensors, layer):
+                scales[first + layer] = values
     return scales
+
+
+def _serves_both(tensors: Mapping[str, StoredTensor], layer: int) -> bool:
+    shared, keys, values = (
+        f"transformer.layers.{layer}.attention.{half}_cache_scaling_factor" in tensors for half in ("kv", "k", "v")
+    )
+    return shared or (keys and values)

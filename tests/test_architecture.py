@@ -104,7 +104,7 @@ EVALUATE_MAY_IMPORT: dict[str, set[str]] = {
     "oracle": {"prompts"},
     "parity": {"endpoints", "oracle", "reports"},
     "checkpoint": {"prompts", "oracle", "reports"},
-    "sampling": {"prompts", "endpoints", "oracle", "reports"},
+    "sampling": {"prompts", "endpoints", "oracle", "checkpoint", "reports"},
     "bench": {"prompts", "endpoints", "oracle", "reports"},
     "tune": {"endpoints", "oracle", "bench", "reports"},
 }

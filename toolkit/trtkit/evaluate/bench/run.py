@@ -29,7 +29,6 @@ from trtkit.evaluate.bench.plot import plot_bench
 from trtkit.evaluate.bench.prompts import bench_prompts, trace_prompts
 from trtkit.evaluate.bench.summary import bench_junit, bench_markdown
 from trtkit.evaluate.bench.traffic import prompts_jsonl, trace_jsonl
-from trtkit.evaluate.configured_file import configured_file
 from trtkit.evaluate.endpoints.asynchronous import AsyncTritonEndpoint, Threaded
 from trtkit.evaluate.endpoints.deployment import Target, open_address, refuse_drafts_without_draft
 from trtkit.evaluate.endpoints.endpoint import AsyncEndpoint, Endpoint
@@ -37,6 +36,7 @@ from trtkit.evaluate.endpoints.workers import run_loop
 from trtkit.evaluate.oracle.record import SkippedPrompt
 from trtkit.evaluate.oracle.record_choice import PromptChoice
 from trtkit.evaluate.oracle.sources import unchanged_source
+from trtkit.evaluate.prompts.configured_file import configured_file
 from trtkit.evaluate.reports.figure import require_plots
 from trtkit.evaluate.reports.files import json_text, refuse_unwritable, write_files
 from trtkit.progress import OnProgress, silent

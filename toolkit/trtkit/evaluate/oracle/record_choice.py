@@ -6,13 +6,13 @@ from pathlib import Path
 from trtkit.builds import Build
 from trtkit.checkpoints.stop_ids import read_stop_ids
 from trtkit.errors import InputError
-from trtkit.evaluate.configured_file import configured_file
 from trtkit.evaluate.oracle.libraries import require_oracle_libraries
 from trtkit.evaluate.oracle.numerics import formats_of, oracle_quantization
 from trtkit.evaluate.oracle.record import ParityRecord, RecordedAnswer, read_record
 from trtkit.evaluate.oracle.rolling import RollingRule
 from trtkit.evaluate.oracle.sources import unchanged_source
 from trtkit.evaluate.oracle.tolerance import Dtype
+from trtkit.evaluate.prompts.configured_file import configured_file
 from trtkit.evaluate.prompts.files import Prompt, choose_prompts
 from trtkit.planning.rolling import evicted_at_once
 from trtkit.progress import OnProgress, silent

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tiny import tiny_config, write_json
-from trtkit.checking.deployment import Deployment, resolve_backend
+from trtkit.checking.deployment import Deployment, absent_files, resolve_backend
 from trtkit.checkpoints.model_spec import read_model_spec
 from trtkit.checkpoints.pair import compare_tokenizers
 from trtkit.checkpoints.tokenizer import read_tokenizer
@@ -95,6 +95,7 @@ def deployment_of(folder: Path, change: Change) -> Deployment:
         tokenizers=tokenizers,
         pair=compare_tokenizers(tokenizers["draft"], tokenizers["target"]) if both else None,
         stored=dict.fromkeys(specs, "none"),
+        absent_files=absent_files(config),
     )
 
 

@@ -231,6 +231,7 @@ CASES: dict[str, Case] = {
             draft={"max_position_embeddings": 2048, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
         ),
     ),
+    "FILE-ABSENT": Case(yaml(calibration__prompts="nowhere.txt"), yaml(calibration__prompts=__file__)),
     "LIMIT-WRITTEN": Case(yaml(), alone()),
     "MEMORY-FIT": Case(yaml(gpu__count=1), yaml(gpu__count=1, target__quantization="int4_awq")),
     "MEMORY-BATCH": Case(

@@ -160,6 +160,19 @@ def test_an_ignored_finding_is_recorded(config_file: Path) -> None:
     assert ignored["ignored"] == ["SPEC-DRAFT-SIZE"]
 
 
+def test_texts_that_are_not_there_end_a_build_before_it_begins_and_are_not_asked_for_afterwards(
+    config_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match=r"there is no file texts\.jsonl") as caught:
+        run(config_file, "calibration.prompts=texts.jsonl")
+    assert caught.value.code == "FILE-ABSENT"
+    monkeypatch.chdir(config_file.parent)
+    Path("prompts.txt").write_text("Once upon a time")
+    out = run(config_file, "verification.prompts=prompts.txt").out
+    monkeypatch.chdir("/")
+    assert trtkit_check(out) == []
+
+
 def test_a_code_that_no_finding_has_is_not_ignored_silently(config_file: Path) -> None:
     with pytest.raises(InputError, match="no finding has this code") as caught:
         run(config_file, ignore=("SPEC-DRAFTSIZE",))

@@ -29,7 +29,7 @@ class Deployment:
     release and gpu are None when the config names unknown ones. specs, tokenizers and folders hold the roles whose
     checkpoint is on this disk and could be read. pair is None unless both tokenizers are there. stored: how the weights
     of a role are quantised already, in the YAML's words ("none", "fp8", ...). head_rows: how many logits a draft
-    computes that computes a part of them.
+    computes that computes a part of them. absent_files: key of the YAML -> the file it names, which is not there.
     """
 
     config: BuildConfig
@@ -42,6 +42,7 @@ class Deployment:
     pair: TokenizerDifference | None
     stored: Mapping[str, str] = field(default_factory=dict)
     head_rows: Mapping[str, int] = field(default_factory=dict)
+    absent_files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def speculation(self) -> DraftTarget | None:
@@ -100,8 +101,15 @@ def gather(config: BuildConfig, folders: Mapping[str, Path]) -> tuple[Deployment
         pair=compare_tokenizers(tokenizers["draft"], tokenizers["target"]) if both else None,
         stored={role: _stored(read[folder]) for role, folder in folders.items() if read[folder].spec is not None},
         head_rows={role: rows for role, folder in folders.items() if (rows := read[folder].head_rows) is not None},
+        absent_files=absent_files(config),
     )
     return deployment, problems
+
+
+def absent_files(config: BuildConfig) -> dict[str, str]:
+    """Key -> file, of the texts that the config names and that are not there; a baseline may be written later."""
+    named = {"calibration.prompts": config.calibration.prompts, "verification.prompts": config.verification.prompts}
+    return {key: file for key, file in named.items() if file is not None and not Path(file).exists()}
 
 
 def _stored(checkpoint: HfCheckpoint) -> str:

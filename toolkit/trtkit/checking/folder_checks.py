@@ -10,6 +10,7 @@ from trtkit.checking.rule import run_rules
 from trtkit.checking.rules.edges import EDGE_RULES
 from trtkit.checking.rules.engine import ENGINE_RULES
 from trtkit.checking.rules.hf_checkpoint import HF_RULES
+from trtkit.checking.rules.limits import ABSENT_FILE
 from trtkit.checking.rules.llm_yaml import LLM_YAML_RULES
 from trtkit.checking.rules.machine import BUILT_RULES, MACHINE_RULES
 from trtkit.checking.rules.parameters import PARAMETER_RULES
@@ -79,8 +80,10 @@ def check_build(folder: Path) -> list[Finding]:
     own = (
         _for_the_llm_api(build) if build.manifest["backend"] == _LLM_API else _parts(folder, tuple(build.config.models))
     )
+    config = check_config(_as_built(build), _sources(build), where=str(folder / "manifest.json"))
     return [
-        *check_config(_as_built(build), _sources(build), where=str(folder / "manifest.json")),
+        # Paths of texts started where the build ran, and the texts have done their work.
+        *(finding for finding in config if finding.code != ABSENT_FILE),
         *own,
         *check_machine(inspect_machine(), build),
     ]

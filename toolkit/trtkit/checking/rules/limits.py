@@ -1,4 +1,6 @@
-"""Rules about the sizes a server must hold, and what the builder makes of them. Knows no memory (trtkit plan does)."""
+"""Rules about the sizes a server must hold, what the builder makes of them, and files that are not there. Knows no
+memory (trtkit plan does).
+"""
 
 from collections.abc import Iterable
 
@@ -6,6 +8,7 @@ from trtkit.checking.deployment import Deployment
 from trtkit.checking.rule import Hit, Rule, hit
 from trtkit.checkpoints.model_spec import ModelSpec
 
+ABSENT_FILE = "FILE-ABSENT"
 _KEYS = {"sequences": "limits.max_input_len and max_output_len together", "prompts": "limits.max_input_len"}
 
 
@@ -20,6 +23,11 @@ def _positions(deployment: Deployment) -> Iterable[Hit]:
         if asked > longest:
             fix = _as_yarn(spec, asked) or f"lower {_KEYS[what]} to {longest}, or use attention_sinks"
             yield hit("limits", role=role, longest=longest, asked=asked, what=what, fix=fix)
+
+
+def _absent_files(deployment: Deployment) -> Iterable[Hit]:
+    for key, file in deployment.absent_files.items():
+        yield hit(key, file=file)
 
 
 def scaled_positions(positions: int, rope_scaling: dict[str, object] | None) -> int:
@@ -80,6 +88,17 @@ LIMIT_RULES: tuple[Rule[Deployment], ...] = (
             what="sequences",
             fix="lower limits.max_input_len and max_output_len together to 2048, or use attention_sinks",
         ),
+    ),
+    Rule(
+        code=ABSENT_FILE,
+        severity="error",
+        looks_at="YAML",
+        when="calibration.prompts or verification.prompts names a file that is not there",
+        cause="there is no file {file}; a path starts at the working directory, not at the YAML",
+        fix="correct the path, or leave it out: trtkit brings texts of its own",
+        source="trtkit",
+        find=_absent_files,
+        example=hit("calibration.prompts", file="texts.jsonl"),
     ),
     Rule(
         code="LIMIT-WRITTEN",

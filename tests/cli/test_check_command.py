@@ -175,6 +175,13 @@ def test_plan_draws_a_picture(pair: Path, tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "plots" / "plan.svg").read_text()
 
 
+def test_plan_says_of_a_draft_that_never_pays_only_that(pair: Path) -> None:
+    result = run("plan", pair, "--set", f"draft.checkpoint={LLAMA_70B}", "--set", "draft.tensor_parallel=4")
+    assert "K = 5 never pays" in result.stdout and "recommended K at acceptance 0.70: off" in result.stdout
+    assert "in flight" not in result.stdout, "no load makes it pay"
+    assert "K = 5 pays from acceptance 0." in run("plan", pair).stdout
+
+
 def test_plan_lists_the_catalogue() -> None:
     result = run("plan", "--list-gpus")
     assert result.exit_code == 0

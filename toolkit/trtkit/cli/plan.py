@@ -127,12 +127,11 @@ def _gains(plan: Plan) -> Group:
     for length in _SHOWN_LENGTHS:
         row = [f"{gain.speedup:.2f}" for gain in found.gains if gain.max_draft_len == length]
         table.add_row(f"K = {length}", *row)
-    even = f"{found.break_even:.2f}" if found.break_even is not None else "never"
+    pays = f"pays from acceptance {found.break_even:.2f}" if found.break_even is not None else "never pays"
     cost = f"a draft step costs {100 * found.draft_cost:.1f} % of a target pass"
-    pays = f"K = {plan.config.max_draft_len} pays from acceptance {even}"
     advice = f"recommended K at acceptance {found.chance:.2f}: {found.recommended or 'off'}"
-    crossover = f"no gain from {found.crossover_batch} sequences in flight" if found.crossover_batch else ""
-    return Group(table, f"{cost}; {pays}", advice, *filter(None, [crossover]))
+    crossover = f"no gain from {found.crossover_batch} sequences in flight" if (found.crossover_batch or 1) > 1 else ""
+    return Group(table, f"{cost}; K = {plan.config.max_draft_len} {pays}", advice, *filter(None, [crossover]))
 
 
 def size(number_bytes: int) -> str:

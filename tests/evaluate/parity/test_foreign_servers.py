@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from completion_server import completion_server
-from deployed_tiny import deployed_tiny
+from deployed_tiny import copy_of, deployed_tiny
 from trtkit.builds import Build
 from trtkit.checkpoints.stop_ids import read_stop_ids
 from trtkit.cli.main import cli
 from trtkit.engines.release import find_release
 from trtkit.repository.llmapi import render_llmapi_repository
+from trtkit.server.endpoints import Endpoints
+from trtkit.server.launch import ServerFolders
+from trtkit.server.processes import start_time_of
+from trtkit.server.state import RunningServer, write_state
 from trtkit.server.triton_server import TritonServer
 
 NUM_PROMPTS = 4
@@ -184,3 +188,22 @@ def test_the_llmapi_model_is_checked_by_its_text(llmapi_address: str, build: Bui
     cases = cases_of(result)
     assert {(case["verdict"], case["compared"], case["draft_len"]) for case in cases} == {("identical", "text", None)}
     assert len(cases) > 3 * NUM_PROMPTS
+
+
+@pytest.mark.tritonserver
+def test_a_build_of_the_llmapi_backend_is_checked_as_its_server_is(
+    llmapi_address: str, build: Build, tmp_path: Path
+) -> None:
+    made = copy_of(build, tmp_path / "build")
+    manifest = json.loads((made.folder / "manifest.json").read_text())
+    manifest["config"] |= {"backend": "llmapi"}
+    (made.folder / "manifest.json").write_text(json.dumps(manifest))
+    state, started_at = ServerFolders(made.folder).state, start_time_of(os.getpid())
+    assert started_at is not None
+    state.parent.mkdir()
+    write_state(
+        state, RunningServer(os.getpid(), started_at, "nobody", Endpoints(1, int(llmapi_address.split(":")[1]), 2))
+    )
+    result = CliRunner().invoke(cli, ["parity", "check", str(made.folder), "--limit", "4", "--json"])
+    assert result.exit_code == 0, result.stderr
+    assert {(case["compared"], case["draft_len"]) for case in cases_of(result)} == {("text", None)}

@@ -30,7 +30,7 @@ _FORMS = "write grpc://host:port for Triton, or http://host:port/v1 for an OpenA
 @dataclass(frozen=True)
 class Target:
     """What is checked or measured: a finished build, or a server somebody else runs: a Triton at an address
-    (host:port), or an OpenAI-compatible one at a URL. has_llmapi: that Triton has NVIDIA's llmapi model, not ours."""
+    (host:port), or an OpenAI-compatible one at a URL. has_llmapi: its Triton has NVIDIA's llmapi model, not ours."""
 
     name: str
     build: Build | None = None
@@ -126,7 +126,9 @@ def _connected(
 
 
 def identified(target: Target) -> Target:
-    """The target with what its server says it is. Raises ServerError when nobody answers."""
+    """The target with what serves it, by its build or as the server says. Raises ServerError when nobody answers."""
+    if target.build is not None:
+        return replace(target, has_llmapi=target.build.config.backend == "llmapi")
     if target.address is None:
         return target
     connection = Connection(target.address)

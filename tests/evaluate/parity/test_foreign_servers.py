@@ -190,14 +190,26 @@ def test_the_llmapi_model_is_checked_by_its_text(llmapi_address: str, build: Bui
     assert len(cases) > 3 * NUM_PROMPTS
 
 
+def of_llmapi(build: Build, folder: Path) -> Build:
+    made = copy_of(build, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["config"] |= {"backend": "llmapi"}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return made
+
+
+@pytest.mark.parametrize("command", [["bench"], ["tune"], ["parity", "sampling"]], ids=" ".join)
+def test_what_the_llmapi_model_cannot_be_asked_is_refused(command: list[str], build: Build, tmp_path: Path) -> None:
+    made = of_llmapi(build, tmp_path / "build")
+    result = CliRunner().invoke(cli, [*command, str(made.folder)])
+    assert (result.exit_code, "no token ids" in result.stderr) == (2, True), result.stderr
+
+
 @pytest.mark.tritonserver
 def test_a_build_of_the_llmapi_backend_is_checked_as_its_server_is(
     llmapi_address: str, build: Build, tmp_path: Path
 ) -> None:
-    made = copy_of(build, tmp_path / "build")
-    manifest = json.loads((made.folder / "manifest.json").read_text())
-    manifest["config"] |= {"backend": "llmapi"}
-    (made.folder / "manifest.json").write_text(json.dumps(manifest))
+    made = of_llmapi(build, tmp_path / "build")
     state, started_at = ServerFolders(made.folder).state, start_time_of(os.getpid())
     assert started_at is not None
     state.parent.mkdir()

@@ -30,7 +30,7 @@ from trtkit.evaluate.bench.prompts import bench_prompts, trace_prompts
 from trtkit.evaluate.bench.summary import bench_junit, bench_markdown
 from trtkit.evaluate.bench.traffic import prompts_jsonl, trace_jsonl
 from trtkit.evaluate.endpoints.asynchronous import AsyncTritonEndpoint, Threaded
-from trtkit.evaluate.endpoints.deployment import Target, open_address, refuse_drafts_without_draft
+from trtkit.evaluate.endpoints.deployment import Target, open_address, refuse_drafts_without_draft, refuse_llmapi
 from trtkit.evaluate.endpoints.endpoint import AsyncEndpoint, Endpoint
 from trtkit.evaluate.endpoints.workers import run_loop
 from trtkit.evaluate.oracle.record import SkippedPrompt
@@ -141,6 +141,7 @@ def refuse_regression(document: dict[str, Any]) -> None:
 
 
 def _refuse_unfit(target: Target, options: BenchOptions) -> None:
+    refuse_llmapi(target.build)
     if options.with_oracle and target.build is None:
         raise InputError(
             "transformers cannot be measured for a URL", "give the build directory, or leave --oracle out", code="BENCH"

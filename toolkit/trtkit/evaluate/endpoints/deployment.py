@@ -88,6 +88,16 @@ def refuse_drafts_without_draft(target: Target, draft_lens: Sequence[int]) -> No
         raise InputError(f"{target.name} has no draft", "leave --draft-len out, or build with a draft", code="NO-DRAFT")
 
 
+def refuse_llmapi(build: Build | None) -> None:
+    """Raise InputError for a build whose model takes no draft length and tells no token ids, only text."""
+    if build is not None and build.config.backend == "llmapi":
+        raise InputError(
+            f"{build.folder} is served by NVIDIA's llmapi model, which takes no draft length and tells no token ids",
+            "trtkit parity check compares its text; for the rest build with backend: engine",
+            code="LLMAPI",
+        )
+
+
 def refuse_unserved(build: Build, num_processes: int) -> None:
     """Raise InputError when several processes are to ask a build that nobody serves: a server that one of them started
     would end with it."""

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from trtkit.artifacts import is_complete, key_of, read_record, stage_output, write_text
+from trtkit.artifacts import is_complete, key_of, locked, read_record, stage_output, write_text
 from trtkit.errors import BuildError
 
 
@@ -139,6 +139,16 @@ def test_a_disk_that_is_full_from_the_first_file_on_is_the_same_message(
     with pytest.raises(BuildError, match="No space left") as caught, stage_output(tmp_path / "o", stage="t", key="k"):
         pytest.fail("nothing can be written")
     assert caught.value.code == "DISK" and caught.value.where == str(tmp_path / ".o.partial" / ".trtkit-key")
+
+
+def test_a_held_folder_is_held_once_and_free_afterwards(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("not-there-yet")
+    with locked(tmp_path / "link"):
+        with pytest.raises(BuildError) as caught, locked(tmp_path / "not-there-yet"):
+            pytest.fail("it is held through its other name")
+        assert caught.value.code == "LOCKED"
+    with locked(tmp_path / "link"):
+        assert list((tmp_path / "not-there-yet").iterdir()) == []
 
 
 def test_two_writers_cannot_write_one_stage(tmp_path: Path) -> None:

@@ -188,6 +188,22 @@ def test_every_warning_and_note_of_a_stage_can_be_ignored(page: str) -> None:
     assert codes and codes <= NOTICED_CODES
 
 
+def test_two_builds_never_mix_their_stages_in_one_directory(config_file: Path) -> None:
+    """The second begins while the first is between two stages, and would replace what the first reads next."""
+    refused: list[str | None] = []
+
+    def between(event: Progress) -> None:
+        if event.stage == "engine target" and event.done == 0:
+            with pytest.raises(BuildError) as caught:
+                run(config_file, "target.dtype=float16")
+            refused.append(caught.value.code)
+
+    choices = BuildOptions(cache=config_file.parent / "cache", where="t", out=config_file.parent / "build")
+    build(load_config(config_file), choices, between)
+    assert refused == ["LOCKED"]
+    assert "convert target" not in skipped(run(config_file, "target.dtype=float16")), "afterwards it may"
+
+
 def test_a_damaged_stage_is_made_again(config_file: Path) -> None:
     out = run(config_file).out
     (out / "checkpoints" / "draft" / "rank0.safetensors").unlink()

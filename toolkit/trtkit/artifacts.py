@@ -105,6 +105,22 @@ def stage_output(out: Path, *, stage: str, key: str) -> Iterator[Path]:
         _swap(scratch, out)
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder, made if need be, against other trtkit processes; the kernel lets go when this one dies.
+
+    Raises BuildError LOCKED when another one holds it.
+    """
+    folder = destination(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        _hold(descriptor, folder)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a small text whole or not at all."""
     write_bytes(path, text.encode("utf-8"))
@@ -198,17 +214,22 @@ def _lock(scratch: Path, out: Path) -> Iterator[None]:
         scratch.mkdir(exist_ok=True)
         descriptor = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _hold(descriptor, out)
             # Between mkdir and flock another writer may have finished and renamed the directory.
             if _is_at(descriptor, scratch):
                 yield
                 return
-        except BlockingIOError:
-            raise BuildError(
-                f"another trtkit process is writing {out}", "wait for it, or choose another --out", code="LOCKED"
-            ) from None
         finally:
             os.close(descriptor)
+
+
+def _hold(descriptor: int, out: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise BuildError(
+            f"another trtkit process is writing {out}", "wait for it, or choose another --out", code="LOCKED"
+        ) from None
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trtkit.artifacts import destination, disk_error, read_record, stage_output
+from trtkit.artifacts import destination, disk_error, locked, read_record, stage_output
 from trtkit.checking import check_config
 from trtkit.checking.catalogue import known_codes
 from trtkit.checking.deployment import resolve_backend
@@ -135,7 +135,8 @@ def _refuse_missing_tools(config: BuildConfig, options: BuildOptions) -> None:
 def build(config: BuildConfig, options: BuildOptions, on_progress: OnProgress = silent) -> BuildReport:
     """Bring every stage of the build directory up to date and write the manifest last.
 
-    A stage whose key and files are unchanged is skipped; an interrupted one goes on where it stopped.
+    A stage whose key and files are unchanged is skipped; an interrupted one goes on where it stopped. Raises BuildError
+    LOCKED while another process builds into the same directory: their stages would mix.
     """
     started = time.perf_counter()
     _refuse_missing_tools(config, options)
@@ -143,6 +144,18 @@ def build(config: BuildConfig, options: BuildOptions, on_progress: OnProgress = 
     results = [StageResult("check", False, time.perf_counter() - started, 0)]
     if options.only == "check":
         return BuildReport(request.out, tuple(results), tuple(findings), None)
+    with locked(request.out):
+        return _build(request, (results, findings), options, on_progress)
+
+
+def _build(
+    request: BuildRequest,
+    so_far: tuple[list[StageResult], list[Finding]],
+    options: BuildOptions,
+    on_progress: OnProgress,
+) -> BuildReport:
+    """Every stage of a checked request. so_far: what the check took, and found."""
+    results, findings = so_far
     plan = plan_stages(request)
     stages = [stage for stage in plan if options.only in (None, stage.group)]
     refuse_to_overwrite(request.out, stages)

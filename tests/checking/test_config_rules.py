@@ -367,6 +367,16 @@ def test_hopper_reuses_windows_from_1_0_on(release: str, gpu: str, warned: bool,
     assert ("KV-WINDOW-REUSE" in found) == warned
 
 
+def test_no_pair_is_told_to_do_without_reuse(tmp_path: Path) -> None:
+    windows = {"gpu.name": "l40s", "tensorrt_llm": "0.21.0"}
+    shape = {"sliding_window": 512}
+    pair = Change(yaml=windows, target_family="mistral", target=shape)
+    found = finding_of(tmp_path / "pair", pair, "KV-WINDOW-REUSE")
+    assert "reuse: false" not in found.fix and "does not load" in found.cause
+    single = Change(yaml={**windows, "draft": ..., "speculation": ...}, target_family="mistral", target=shape)
+    assert "reuse: false" in finding_of(tmp_path / "single", single, "KV-WINDOW-REUSE").fix
+
+
 def test_the_llm_api_of_1_0_has_a_draft_defect_that_1_1_has_not(tmp_path: Path) -> None:
     for release, warned in (("1.0.0", True), ("1.0.3", True), ("1.1.0", False)):
         change = Change(yaml={"tensorrt_llm": release, "backend": "llmapi", "kv_cache.reuse": False})

@@ -94,7 +94,11 @@ def _window_reuse(deployment: Deployment) -> Iterable[Hit]:
     for role, spec in deployment.specs.items():
         slides = spec.sliding_window is not None and any(spec.layer_is_sliding) and longest > spec.sliding_window
         if slides and not _reuses_windows(deployment):
-            yield hit("kv_cache.reuse", role=role, window=spec.sliding_window, longest=longest)
+            # A pair cannot do without reuse (SPEC-REUSE), so that is no way out for it.
+            alone = deployment.speculation is None or deployment.backend == "llmapi"
+            risk = "" if alone else ", and a target without reuse does not load"
+            way = "reuse: false, or limits within" if alone else "limits within"
+            yield hit("kv_cache.reuse", role=role, window=spec.sliding_window, longest=longest, risk=risk, way=way)
 
 
 def _reuses_windows(deployment: Deployment) -> bool:
@@ -214,10 +218,12 @@ KV_RULES: tuple[Rule[Deployment], ...] = (
         when="reuse with a sliding-window model whose window is shorter than the longest sequence; not on Hopper with "
         "1.0 or newer",
         cause="the {role} attends to {window} tokens in some layers, sequences reach {longest}: reused prefixes of "
-        "longer prompts are switched off, or wrong in some releases",
-        fix="write reuse: false, or limits within {window} tokens",
+        "longer prompts are switched off, or wrong in some releases{risk}",
+        fix="write {way} {window} tokens",
         source="TensorRT-LLM issue #2912, PRs #2983 and #6379",
         find=_window_reuse,
-        example=hit("kv_cache.reuse", role="target", window=4096, longest=9216),
+        example=hit(
+            "kv_cache.reuse", role="target", window=4096, longest=9216, risk="", way="reuse: false, or limits within"
+        ),
     ),
 )

@@ -367,6 +367,23 @@ def test_hopper_reuses_windows_from_1_0_on(release: str, gpu: str, warned: bool,
     assert ("KV-WINDOW-REUSE" in found) == warned
 
 
+@pytest.mark.parametrize(
+    ("weights", "cache", "code", "pair_fix", "single_fix"),
+    [
+        ("int8_weight_only", "fp8", "KV-COMBO", "dtype: auto,", "dtype: auto or int8,"),
+        ("int4_awq", "int8", "KV-EXPORT", "dtype: auto,", "dtype: auto or fp8,"),
+        ("w4a8_awq", "int8", "KV-EXPORT", "dtype: auto or fp8,", "dtype: auto or fp8,"),
+    ],
+)
+def test_no_fix_for_a_cache_leads_a_pair_into_the_next_error(
+    weights: str, cache: str, code: str, pair_fix: str, single_fix: str, tmp_path: Path
+) -> None:
+    asked = {"kv_cache.dtype": cache, "target.quantization": weights}
+    assert pair_fix in finding_of(tmp_path / "pair", Change(yaml=asked), code).fix
+    single = Change(yaml={**asked, "draft": ..., "speculation": ...})
+    assert single_fix in finding_of(tmp_path / "single", single, code).fix
+
+
 def test_no_pair_is_told_to_do_without_reuse(tmp_path: Path) -> None:
     windows = {"gpu.name": "l40s", "tensorrt_llm": "0.21.0"}
     shape = {"sliding_window": 512}

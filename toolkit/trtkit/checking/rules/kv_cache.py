@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from trtkit.checking.deployment import Deployment
 from trtkit.checking.rule import Hit, Rule, hit
 from trtkit.conversion.options import MODELOPT_QUANTIZATIONS
-from trtkit.engines.spec import MIN_FP8_SM
+from trtkit.engines.spec import FP8_ATTENTION_QUANTIZATION, MIN_FP8_SM
 
 # Weight format -> KV formats that ModelOpt or the builder reject with it.
 _ILLEGAL_KV = {"int8_weight_only": {"fp8"}, "int4_weight_only": {"fp8"}}
@@ -36,7 +36,9 @@ def _combination(deployment: Deployment) -> Iterable[Hit]:
         return
     for role, model in deployment.config.models.items():
         if dtype in _ILLEGAL_KV.get(model.quantization, set()):
-            yield hit(_DTYPE, dtype=dtype, role=role, weights=model.quantization)
+            # INT8 is no way out for a pair (KV-INT8-SPEC), nor for the LLM API (KV-DTYPE).
+            other = "auto" if deployment.speculation or deployment.backend == "llmapi" else "auto or int8"
+            yield hit(_DTYPE, dtype=dtype, role=role, weights=model.quantization, known=other)
 
 
 def _fp8_without_fmha(deployment: Deployment) -> Iterable[Hit]:
@@ -76,7 +78,9 @@ def _not_exported(deployment: Deployment) -> Iterable[Hit]:
         return
     for role, model in deployment.config.models.items():
         if model.quantization in MODELOPT_QUANTIZATIONS:
-            yield hit(_DTYPE, dtype=dtype, role=role, weights=model.quantization, known=" or ".join(_MODELOPT_KV))
+            alone = deployment.speculation is None or model.quantization in FP8_ATTENTION_QUANTIZATION
+            known = " or ".join(_MODELOPT_KV) if alone or deployment.backend != "engine" else "auto"
+            yield hit(_DTYPE, dtype=dtype, role=role, weights=model.quantization, known=known)
 
 
 def _attention_bias(deployment: Deployment) -> Iterable[Hit]:
@@ -141,10 +145,10 @@ KV_RULES: tuple[Rule[Deployment], ...] = (
         looks_at="YAML",
         when="an FP8 KV cache with weight-only INT8 or INT4",
         cause="a {dtype} KV cache cannot be combined with {weights} weights of the {role}: quantisation asserts",
-        fix="write kv_cache.dtype: auto or int8, or choose fp8 or int4_awq weights",
+        fix="write kv_cache.dtype: {known}, or choose fp8 weights",
         source="TensorRT-LLM issue #1113",
         find=_combination,
-        example=hit(_DTYPE, dtype="fp8", role="target", weights="int8_weight_only"),
+        example=hit(_DTYPE, dtype="fp8", role="target", weights="int8_weight_only", known="auto or int8"),
     ),
     Rule(
         code="KV-EXPORT",

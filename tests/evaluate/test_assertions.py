@@ -18,7 +18,7 @@ from trtkit.cli.bench import command as bench
 from trtkit.cli.main import cli
 from trtkit.cli.parity import command as parity
 from trtkit.errors import InputError
-from trtkit.evaluate.assertions import assert_latency, assert_parity
+from trtkit.evaluate.assertions import assert_latency, assert_parity, assert_sampling
 from trtkit.evaluate.bench.limits import LatencyLimits, broken_limits
 from trtkit.evaluate.bench.run import BenchOptions
 from trtkit.evaluate.oracle.record_choice import PromptChoice
@@ -214,3 +214,15 @@ def test_a_difference_fails_with_the_report(build: Build, tmp_path: Path) -> Non
     change_weights(broken, "target", lambda tensors: tensors["transformer.ln_f.weight"].mul_(-1))
     with pytest.raises(AssertionError, match=r"(?s)PARITY: different.*\| prompt \|.*at token 0 the oracle says"):
         assert_parity(broken, CHOICE, in_process=True)
+
+
+def test_a_biased_sampling_fails_with_every_test(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = {"draft_len": 2, "position": 0, "num_samples": 99, "distance": 0.4, "detectable_distance": 0.2}
+    tests = [
+        {"name": "one", "decision": "consistent", "p_value": 0.5, **figures},
+        {"name": "two", "decision": "different", "p_value": 1e-5, **figures},
+    ]
+    document = {"verdict": "different", "deployment": "b", "command": "trtkit", "tests": tests, "skipped": []}
+    monkeypatch.setattr("trtkit.evaluate.sampling.run.check_sampling", lambda *_: document)
+    with pytest.raises(AssertionError, match=r"(?s)1 of 2 tests reject.*\| one \| 2 \| 0 \| 99 \|.*\| two \|"):
+        assert_sampling(build, CHOICE)

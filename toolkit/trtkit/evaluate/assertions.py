@@ -14,6 +14,7 @@ from trtkit.evaluate.parity.run import CheckOptions, check_parity
 from trtkit.evaluate.parity.shares import ParityShares, refuse_difference
 from trtkit.evaluate.parity.summary import parity_markdown
 from trtkit.evaluate.repeat import bench_command, check_command, sampling_command
+from trtkit.evaluate.sampling.summary import sampling_markdown
 
 
 def assert_parity(
@@ -40,7 +41,7 @@ def assert_parity(
 
 
 def assert_sampling(build: Build, choice: PromptChoice, *, distance: float = 0.2, seed: int = 0) -> dict[str, Any]:
-    """Fail when samples, with or without speculation, do not follow the target's distribution.
+    """Fail with every test when samples, with or without speculation, do not follow the target's distribution.
 
     Returns the document of `trtkit parity sampling --json`.
     """
@@ -52,7 +53,7 @@ def assert_sampling(build: Build, choice: PromptChoice, *, distance: float = 0.2
     try:
         refuse_bias(document)
     except DifferenceError as error:
-        raise AssertionError(str(error)) from None
+        raise AssertionError(f"{error}\n\n{sampling_markdown(document)}") from None
     return document
 
 

@@ -100,16 +100,20 @@ def compare_checkpoint(
         "skipped": left_out,
         "versions": {**oracle.versions, "trtkit": __version__},
     }
+    _write(document, out)
+    return document
+
+
+def _write(document: dict[str, Any], out: Path) -> None:
+    name = f"checkpoint-{document['role']}"
+    evidence = [str(out / f"{name}.{kind}") for kind in ("html", "json")]
     files = {
-        f"checkpoint-{role}.json": json_text(document),
-        f"checkpoint-{role}-junit.xml": checkpoint_junit(
-            document, [str(out / f"checkpoint-{role}.{kind}") for kind in ("html", "json")]
-        ),
-        f"checkpoint-{role}.md": checkpoint_markdown(document),
-        f"checkpoint-{role}.html": checkpoint_html(document),
+        f"{name}.json": json_text(document),
+        f"{name}-junit.xml": checkpoint_junit(document, evidence),
+        f"{name}.md": checkpoint_markdown(document),
+        f"{name}.html": checkpoint_html(document),
     }
     write_files(out, files)
-    return document
 
 
 def _compare(

@@ -31,7 +31,7 @@ class RecordRequest:
     """What to ask, of which checkpoint.
 
     max_input_len is the longest prompt that the deployment takes. batch_size prompts are asked at once; 1 is exact,
-    more is faster on a GPU and pads (oracle_batch.py). formats are the deployment's: what they explain is measured.
+    more is faster on a GPU and pads (batch.py). formats are the deployment's: what they explain is measured.
     rolling: tokens are dropped by this rule, and such answers are asked for one at a time. standing: an earlier record,
     which is gone on with where it has the same header.
     """

@@ -1,7 +1,7 @@
 """`trtkit parity check`: from a build or URL and options to a report and its files. Knows the order of the steps."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from trtkit.evaluate.oracle.record import ParityRecord
 from trtkit.evaluate.oracle.record_choice import Expectation, PromptChoice, expect_of_build, expect_of_file
 from trtkit.evaluate.oracle.sources import unchanged_source
 from trtkit.evaluate.oracle.tolerance import NumericProfile
-from trtkit.evaluate.parity.check import STOP_SLACK, CheckResult, CheckRun, FindStop, plan_requests
+from trtkit.evaluate.parity.check import STOP_SLACK, CheckResult, CheckRun, FindStop, PlannedRequest, plan_requests
 from trtkit.evaluate.parity.document import ParityContext, parity_document
 from trtkit.evaluate.parity.html import parity_html
 from trtkit.evaluate.parity.junit import parity_junit
@@ -67,7 +67,7 @@ def check_parity(
     """Compare a deployment with the oracle, write the reports, and return the document of the JSON contract.
 
     Raises InputError when no usable record can be had, ServerError when the deployment fails; a difference is not an
-    error here (see parity_shares.py).
+    error here (see shares.py).
     """
     if target.build is not None:
         options.formats.refuse_for(target.build)
@@ -85,13 +85,7 @@ def check_parity(
         find_stop=_stop_finder(target, decode),
     )
     scope = WindowScope.of(expected, in_process=options.in_process, follows=_follows(target, options))
-    requests = scope.judged(planned)
-    if not requests:
-        raise InputError(
-            "none of the answers can be judged: all pass the window of rolling sinks",
-            "serve the build, and leave --in-process out",
-            code="PROMPTS",
-        )
+    requests = _judged(scope, planned)
     with _endpoint(target, options, header.end_ids, clock_ns, on_progress) as endpoint:
         streams = target.build is None or target.build.config.serving.streaming
         served = not options.in_process
@@ -103,6 +97,17 @@ def check_parity(
     document["broken_shares"] = list(broken_shares(document))
     write_parity_reports(document, out)
     return document
+
+
+def _judged(scope: WindowScope, planned: Iterable[PlannedRequest]) -> list[PlannedRequest]:
+    requests = scope.judged(planned)
+    if not requests:
+        raise InputError(
+            "none of the answers can be judged: all pass the window of rolling sinks",
+            "serve the build, and leave --in-process out",
+            code="PROMPTS",
+        )
+    return requests
 
 
 def _replays(target: Target, options: CheckOptions) -> bool:

@@ -94,6 +94,17 @@ def test_a_misspelt_key_brings_the_right_one(pair: Path) -> None:
     assert "did you mean max_draft_len?" in result.stderr
 
 
+def test_a_checkpoint_that_is_a_file_is_one_finding(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(pair.parent)
+    (pair.parent / "models").mkdir()
+    Path("models/model.gguf").write_bytes(b"GGUF")
+    result = run("check", pair, "--set", "target.checkpoint=models/model.gguf", "--json")
+    errors = [finding for finding in json.loads(result.stdout)["findings"] if finding["severity"] == "error"]
+    codes = [finding["code"] for finding in errors if "CKPT-MISSING" != finding["code"]]
+    assert result.exit_code == 2 and codes == ["CKPT-FOLDER"]
+    assert errors[-1]["where"] == f"{pair}:target.checkpoint"
+
+
 @pytest.mark.parametrize(
     ("override", "code"),
     [("speculation.max_drat_len=5", "CONFIG"), ("speculation", "CONFIG-SET"), ("gpu.count=0", "CONFIG")],

@@ -83,6 +83,7 @@ def gather(config: BuildConfig, folders: Mapping[str, Path]) -> tuple[Deployment
     """The deployment, and a finding for every file that could not be read."""
     problems: list[Finding] = []
     backend = resolve_backend(config)
+    folders = {role: folder for role, folder in folders.items() if not folder.is_file()}
     read: dict[Path, HfCheckpoint] = {}
     for folder in dict.fromkeys(folders.values()):
         read[folder], amiss = read_hf_checkpoint(folder, converts=backend != "llmapi")

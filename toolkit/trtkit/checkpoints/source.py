@@ -10,8 +10,8 @@ _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether the hub may know a checkpoint by this name."""
-    return _HUB_ID.match(name) is not None
+    """Whether the hub may know a checkpoint by this name; the name of a file that is here means that file."""
+    return _HUB_ID.match(name) is not None and not expanded(name).is_file()
 
 
 def is_of_the_demo(name: str) -> bool:

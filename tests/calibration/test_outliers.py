@@ -214,6 +214,22 @@ def test_an_outlier_among_dead_channels_is_named() -> None:
     assert (channel.head, channel.channel) == (1, 2)
 
 
+def test_a_channel_that_is_always_large_is_told_from_one_spike() -> None:
+    values = torch.randn(4000, 64, generator=torch.Generator().manual_seed(0))
+    values[:, 3] += 100
+    values[7, 40] = 500.0
+    for by_channel in (True, False):
+        statistics = TensorStatistics(64, 0, by_channel=by_channel)
+        statistics.update(values)
+        spike, always = describe("x", statistics.record()).channels
+        assert (spike.channel, always.channel) == (40, 3)
+        if by_channel:
+            assert spike.high is not None and spike.high == pytest.approx(3.3, rel=0.15)
+            assert always.high is not None and always.high == pytest.approx(103, rel=0.05)
+        else:
+            assert spike.high is always.high is None
+
+
 def test_a_spike_among_zeros_is_no_tensor_without_outliers() -> None:
     values = torch.zeros(4000, 8)
     values[:20, 0] = 0.01

@@ -55,6 +55,14 @@ def test_percentiles_of_channels_have_no_upper_end() -> None:
     assert record.head_percentile(99).tolist() == record.head_amax.tolist()
 
 
+def test_channels_are_counted_whatever_the_pieces() -> None:
+    values = torch.randn(3000, 12, generator=torch.Generator().manual_seed(5))
+    whole = gathered([values], 0).record().channel_counts
+    assert whole.sum(1).tolist() == [3000] * 12
+    for sizes in ([1] * 3000, [1024, 1024, 952], [2999, 1]):
+        np.testing.assert_array_equal(gathered(list(values.split(sizes)), 0).record().channel_counts, whole)
+
+
 @pytest.mark.parametrize("value", [3.3, 1e37])
 def test_means_are_exact_at_any_size(value: float) -> None:
     record = gathered([torch.full((300, 12), value)] * 3).record()

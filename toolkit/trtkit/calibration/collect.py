@@ -23,7 +23,7 @@ from trtkit.checkpoints.model_spec import ModelSpec, read_model_spec
 from trtkit.errors import InputError
 from trtkit.progress import OnProgress, Progress, silent
 
-KEPT_TOKENS_OF_EXPERT = 64  # there may be hundreds of experts in a layer
+KEPT_TOKENS_OF_EXPERT = 64  # there may be hundreds of experts in a layer; their channels are not counted either
 Errors = Mapping[str, Mapping[str, float]]
 Measure = Callable[[FilledLayer, Mapping[str, TensorStatistics], Mapping[str, str]], Errors]
 """(layer, statistics by heard name, linear -> heard name) -> errors by heard name; called once per layer."""
@@ -136,8 +136,9 @@ class _Ears:
         """Count a tensor [T, C]."""
         if name not in self.statistics:
             heads = self._num_kv_heads if name in (KEYS, VALUES) else 0
-            kept = KEPT_TOKENS_OF_EXPERT if ".experts." in name else KEPT_TOKENS
-            self.statistics[name] = TensorStatistics(x.shape[1], heads, kept)
+            expert = ".experts." in name
+            kept = KEPT_TOKENS_OF_EXPERT if expert else KEPT_TOKENS
+            self.statistics[name] = TensorStatistics(x.shape[1], heads, kept, by_channel=not expert)
         if not self.statistics[name].update(x):
             raise self.not_finite({KEYS: "the keys", VALUES: "the values"}.get(name, f"the input of {name}"))
 

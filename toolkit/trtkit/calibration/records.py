@@ -18,6 +18,7 @@ from trtkit.calibration.histogram import Counts, MagnitudeHistogram
 
 # Histograms of single channels: 8 bins per octave from 2^-24 to 2^16.
 COARSE_SHIFT, COARSE_FIRST, NUM_COARSE_BINS = 20, (127 - 24) << 3, 40 << 3
+NO_CHANNELS: Counts = np.zeros((0, NUM_COARSE_BINS), dtype=np.int64)
 KEYS, VALUES = "k", "v"
 KEPT, INT4_CACHE = "bfloat16", "int4/cache"  # names of errors: of 16 bits, of the engine's INT4 cache
 # What reading a damaged zip file, or one of other members, raises.
@@ -29,13 +30,15 @@ _DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, Ove
 class TensorRecord:
     """One tensor over all tokens. C channels, H heads (0: it has none), B bins of histogram.py.
 
+    The input of an expert has no histograms of its channels: there may be hundreds of experts in a layer.
+
     exact says that the data were bfloat16.
         channel_amax         [C]  max |x|
         channel_mean         [C]  mean x
         channel_mean_abs     [C]  mean |x|
         channel_mean_square  [C]  mean x^2
         counts               [B]  of the whole tensor
-        channel_counts       [C, NUM_COARSE_BINS], [0, NUM_COARSE_BINS] for a tensor without heads
+        channel_counts       [C, NUM_COARSE_BINS], [0, NUM_COARSE_BINS] where channels are not counted
     """
 
     num_tokens: int
@@ -64,7 +67,7 @@ class TensorRecord:
         return MagnitudeHistogram.of(self.counts, exact=self.exact)
 
     def channel_percentile(self, percent: float) -> NDArray[np.float32]:
-        """For each channel [C], never above its maximum; [0] for a tensor without heads."""
+        """For each channel [C], never above its maximum; [0] where channels are not counted."""
         amax = self.channel_amax[: len(self.channel_counts)]
         return np.minimum(_coarse_percentile(self.channel_counts, percent), amax)
 

@@ -43,7 +43,7 @@ from trtkit.progress import OnProgress, silent
 
 MEASURED_NAME, MODELOPT_NAME = "measured", "modelopt"
 _FEW_TOKENS = 2048
-_RECORDS_VERSION = 5  # of what a record holds: records of another one are measured again
+_RECORDS_VERSION = 6  # of what a record holds: records of another one are measured again
 
 
 @dataclass(frozen=True)

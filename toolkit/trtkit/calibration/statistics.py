@@ -8,21 +8,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trtkit.calibration.channel_counts import ChannelCounts
 from trtkit.calibration.histogram import NUM_BINS, Counts, bins_of
-from trtkit.calibration.records import COARSE_FIRST, COARSE_SHIFT, NUM_COARSE_BINS, TensorRecord
+from trtkit.calibration.records import NO_CHANNELS, TensorRecord
 
 KEPT_TOKENS = 256
 """At least so many rows are kept of a tensor with as many tokens, and at most twice as many."""
 
 
 class TensorStatistics:
-    """C channels; num_heads divides them into heads, 0 for a tensor without heads (then no channel histograms).
+    """C channels; num_heads divides them into heads, 0 for a tensor without heads. by_channel: with their histograms.
 
     Besides the record it keeps `rows`, every n-th token, for measuring errors: all of fewer than `kept_tokens`, and of
     more tokens at least so many: [at most 2 * kept_tokens, C].
     """
 
-    def __init__(self, channels: int, num_heads: int, kept_tokens: int = KEPT_TOKENS) -> None:
+    def __init__(
+        self, channels: int, num_heads: int, kept_tokens: int = KEPT_TOKENS, *, by_channel: bool = True
+    ) -> None:
         self._num_heads = num_heads
         self._num_tokens = 0
         self._exact = True
@@ -31,7 +34,7 @@ class TensorStatistics:
         self._sum_abs = np.zeros(channels, dtype=np.float64)
         self._sum_squares = np.zeros(channels, dtype=np.float64)
         self._counts: Counts = np.zeros(NUM_BINS, dtype=np.int64)
-        self._channel_counts: Counts = np.zeros((channels if num_heads else 0, NUM_COARSE_BINS), dtype=np.int64)
+        self._channel_counts = ChannelCounts(channels) if by_channel else None
         self._kept_tokens = kept_tokens
         self._stride = 1
         self._rows: list[NDArray[np.float32]] = []
@@ -46,8 +49,8 @@ class TensorStatistics:
         self._exact = self._exact and x.dtype == torch.bfloat16
         np.maximum(self._amax_bits, amax_bits, out=self._amax_bits)
         self._counts += np.bincount(bins_of(magnitude).ravel(), minlength=NUM_BINS)
-        if self._num_heads:
-            self._count_channels(magnitude)
+        if self._channel_counts is not None:
+            self._channel_counts.add(magnitude)
         values = wide.numpy()
         self._sum += values.sum(0, dtype=np.float64)
         self._sum_abs += magnitude.view(np.float32).sum(0, dtype=np.float64)
@@ -62,12 +65,6 @@ class TensorStatistics:
         while sum(map(len, self._rows)) > 2 * self._kept_tokens:
             self._rows = [np.concatenate(self._rows)[::2].copy()]
             self._stride *= 2
-
-    def _count_channels(self, magnitude: NDArray[np.int32]) -> None:
-        coarse = np.clip((magnitude >> COARSE_SHIFT) - COARSE_FIRST, 0, NUM_COARSE_BINS - 1)
-        index = coarse + np.arange(magnitude.shape[1], dtype=np.int32) * NUM_COARSE_BINS
-        counts = np.bincount(index.ravel(), minlength=self._channel_counts.size)
-        self._channel_counts += counts.reshape(self._channel_counts.shape)
 
     @property
     def rows(self) -> NDArray[np.float32]:
@@ -85,5 +82,5 @@ class TensorStatistics:
             channel_mean_abs=self._sum_abs / max(1, self._num_tokens),
             channel_mean_square=self._sum_squares / max(1, self._num_tokens),
             counts=self._counts,
-            channel_counts=self._channel_counts,
+            channel_counts=NO_CHANNELS if self._channel_counts is None else self._channel_counts.counts,
         )

@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "findings",
         "reference",
         "checking",
-        "evaluate",
+        "prompts",
     },
     "engines": {"errors", "progress", "artifacts", "config", "findings"},
     "launch": {"errors"},
@@ -60,8 +60,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "doctor": {"errors", "findings", "server"},
     "demo": {"errors", "progress", "artifacts", "checkpoints"},
+    "prompts": {"errors", "artifacts"},
     "pytest": {"builds", "evaluate"},
     "evaluate": {
+        "prompts",
         "errors",
         "progress",
         "artifacts",
@@ -98,14 +100,13 @@ MAY_IMPORT: dict[str, set[str]] = {
 EVERYTHING = {"cli", "__main__", "__init__"}
 # The same inside evaluate; what stands beside these packages may import them all.
 EVALUATE_MAY_IMPORT: dict[str, set[str]] = {
-    "prompts": set(),
     "endpoints": set(),
     "reports": set(),
-    "oracle": {"prompts"},
+    "oracle": set(),
     "parity": {"endpoints", "oracle", "reports"},
-    "checkpoint": {"prompts", "oracle", "reports"},
-    "sampling": {"prompts", "endpoints", "oracle", "checkpoint", "reports"},
-    "bench": {"prompts", "endpoints", "oracle", "reports"},
+    "checkpoint": {"oracle", "reports"},
+    "sampling": {"endpoints", "oracle", "checkpoint", "reports"},
+    "bench": {"endpoints", "oracle", "reports"},
     "tune": {"endpoints", "oracle", "bench", "reports"},
 }
 
@@ -116,7 +117,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pydantic": ("config/",),
     "yaml": ("config/", "engines/llmapi.py", "checking/subjects/llm_yaml.py"),
     "torch": ("checkpoints/", "conversion/", "reference/", "standin/", "evaluate/", "demo/", "calibration/"),
-    "transformers": ("checkpoints/", "conversion/", "evaluate/", "demo/", "calibration/"),
+    "transformers": ("checkpoints/", "conversion/", "evaluate/", "prompts/", "demo/", "calibration/"),
     "tritonclient": ("serving/kserve.py", "client/async_client.py", "repository/pbtxt.py"),
     "triton_python_backend_utils": ("serving/triton_io.py",),
     "modelopt": ("calibration/", "conversion/"),

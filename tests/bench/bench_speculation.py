@@ -25,8 +25,8 @@ from trtkit.cli.environment import cache_directory
 from trtkit.conversion.convert import convert_checkpoint
 from trtkit.conversion.options import ConversionOptions
 from trtkit.draft_length import AdaptiveDraftLength, DraftLength, FixedDraftLength
-from trtkit.evaluate.prompts.encoding import PromptEncoder
-from trtkit.evaluate.prompts.files import shipped_prompts
+from trtkit.prompts.encoding import PromptEncoder
+from trtkit.prompts.files import shipped_prompts
 from trtkit.reference.draft_target import SpeculativeAnswer, speculate
 from trtkit.reference.engine import Engine
 from trtkit.reference.prompt_lookup import PromptLookup

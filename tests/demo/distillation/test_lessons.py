@@ -8,7 +8,7 @@ import torch
 from trtkit.demo.distillation.classes import Classes
 from trtkit.demo.distillation.lessons import NUM_CHOICES, Lessons
 from trtkit.demo.distillation.prompts import PromptMaker
-from trtkit.evaluate.prompts.files import shipped_prompts
+from trtkit.prompts.files import shipped_prompts
 
 
 def lessons_of(documents: list[tuple[int, int]]) -> Lessons:

@@ -7,7 +7,7 @@ import pytest
 from trtkit.errors import InputError
 from trtkit.evaluate.bench.plan import BenchPrompt
 from trtkit.evaluate.bench.traffic import prompts_jsonl, read_trace, trace_jsonl
-from trtkit.evaluate.prompts.files import Prompt, read_prompts
+from trtkit.prompts.files import Prompt, read_prompts
 
 PROMPTS = (BenchPrompt("Grüße\u2028!", 8), BenchPrompt("b", 4))
 

@@ -11,9 +11,9 @@ from trtkit.evaluate.oracle.batch import answer_batch
 from trtkit.evaluate.oracle.oracle import TOP_K, Oracle
 from trtkit.evaluate.oracle.record import read_record
 from trtkit.evaluate.oracle.recording import RecordRequest, make_record
-from trtkit.evaluate.prompts.encoding import PromptEncoder
-from trtkit.evaluate.prompts.files import Prompt
 from trtkit.progress import Progress
+from trtkit.prompts.encoding import PromptEncoder
+from trtkit.prompts.files import Prompt
 
 PROMPT = (5, 9, 33, 200, 7)
 TEMPLATE = "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}{% endfor %}"

@@ -11,8 +11,8 @@ from trtkit.evaluate.oracle.conditioning import measure_conditioning
 from trtkit.evaluate.oracle.oracle import Oracle
 from trtkit.evaluate.oracle.rounding_cache import RoundingCache, measure_kv_error
 from trtkit.evaluate.oracle.tolerance import Dtype, LogitPair, NumericProfile, loses_bits, near_tie_tolerance
-from trtkit.evaluate.prompts.encoding import PromptEncoder
-from trtkit.evaluate.prompts.files import choose_prompts
+from trtkit.prompts.encoding import PromptEncoder
+from trtkit.prompts.files import choose_prompts
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from trtkit.errors import InputError
-from trtkit.evaluate.prompts.aiperf_inputs import rows_of_inputs
+from trtkit.prompts.aiperf_inputs import rows_of_inputs
+from trtkit.prompts.fields import messages_of, string_of
 
 _FORMS = (
     'a .jsonl file with "text", "messages" (role and content, both strings) or "token_ids" on each line, '
     "the inputs.json of an aiperf run, or a text file with empty lines between the texts"
 )
-_SHOWN = 60
 _EMPTY_LINE = re.compile(r"\n[^\S\n]*\n")
 _DASHES = re.compile(r"^---[^\S\n]*$", re.MULTILINE)
 
@@ -101,26 +101,9 @@ def _text_of(row: Mapping[str, Any], name: str) -> CalibrationText:
     if not value:
         raise ValueError("it is empty")
     if given[0] == "text":
-        return CalibrationText(name, text=_string(value))
+        return CalibrationText(name, text=string_of(value))
     if given[0] == "messages":
-        return CalibrationText(name, messages=_messages(value))
+        return CalibrationText(name, messages=messages_of(value))
     if not isinstance(value, list) or not all(type(item) is int for item in value):
         raise ValueError("token_ids should be a list of integers")
     return CalibrationText(name, token_ids=tuple(value))
-
-
-def _messages(value: object) -> tuple[tuple[str, str], ...]:
-    keys = {"role", "content"}
-    if not isinstance(value, list) or not all(isinstance(turn, dict) and keys <= turn.keys() for turn in value):
-        raise ValueError('messages should be a list of objects with "role" and "content"')
-    return tuple((_string(turn["role"]), _string(turn["content"])) for turn in value)
-
-
-def _string(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{repr(value)[:_SHOWN]} is not a string")
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        raise ValueError("it holds half of a surrogate pair, which is no character") from None
-    return value

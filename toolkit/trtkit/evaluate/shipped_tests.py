@@ -10,7 +10,7 @@ from trtkit.errors import InputError
 from trtkit.evaluate.assertions import assert_latency, assert_parity, assert_sampling
 from trtkit.evaluate.bench.limits import LatencyLimits
 from trtkit.evaluate.oracle.record_choice import PromptChoice
-from trtkit.evaluate.prompts.files import GROUPS
+from trtkit.prompts.files import GROUPS
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -7,8 +7,8 @@ import torch
 
 from trtkit.evaluate.endpoints.endpoint import Arrival, EndpointRequest, Generation
 from trtkit.evaluate.oracle.oracle import Oracle
-from trtkit.evaluate.prompts.encoding import PromptEncoder
-from trtkit.evaluate.prompts.files import Prompt
+from trtkit.prompts.encoding import PromptEncoder
+from trtkit.prompts.files import Prompt
 
 
 class _Stopwatch:

@@ -11,7 +11,7 @@ from trtkit.evaluate.bench.traffic import read_trace
 from trtkit.evaluate.oracle.libraries import require_oracle_libraries
 from trtkit.evaluate.oracle.record import SkippedPrompt
 from trtkit.evaluate.oracle.record_choice import PromptChoice
-from trtkit.evaluate.prompts.files import Prompt
+from trtkit.prompts.files import Prompt
 
 _UNKNOWN_LENGTH = 64
 _ROOM_FOR_TAG = 16
@@ -57,7 +57,7 @@ def _rendered(build: Build, prompts: list[Prompt]) -> _Rendered:
     require_oracle_libraries()
     # transformers takes a second to import; --help and a URL do without it.
     from trtkit.evaluate.oracle.recording import encode_prompts
-    from trtkit.evaluate.prompts.encoding import PromptEncoder
+    from trtkit.prompts.encoding import PromptEncoder
 
     encoder = PromptEncoder.load(build.tokenizer)
     encoded, skipped = encode_prompts(encoder, prompts, build.config.limits.max_input_len - _ROOM_FOR_TAG)

@@ -33,10 +33,10 @@ from trtkit.evaluate.endpoints.asynchronous import AsyncTritonEndpoint, Threaded
 from trtkit.evaluate.endpoints.deployment import Target, open_address, refuse_drafts_without_draft, refuse_llmapi
 from trtkit.evaluate.endpoints.endpoint import AsyncEndpoint, Endpoint
 from trtkit.evaluate.endpoints.workers import run_loop
+from trtkit.evaluate.oracle.configured_file import configured_file
 from trtkit.evaluate.oracle.record import SkippedPrompt
 from trtkit.evaluate.oracle.record_choice import PromptChoice
 from trtkit.evaluate.oracle.sources import unchanged_source
-from trtkit.evaluate.prompts.configured_file import configured_file
 from trtkit.evaluate.reports.figure import require_plots
 from trtkit.evaluate.reports.files import json_text, refuse_unwritable, write_files
 from trtkit.progress import OnProgress, silent
@@ -203,7 +203,7 @@ async def _endpoints(
 def _oracle_endpoint(build: Build, clock_ns: Callable[[], int]) -> Endpoint:
     from trtkit.evaluate.bench.oracle_endpoint import OracleEndpoint
     from trtkit.evaluate.oracle.oracle import Oracle
-    from trtkit.evaluate.prompts.encoding import PromptEncoder
+    from trtkit.prompts.encoding import PromptEncoder
 
     folder = unchanged_source(build, "target")
     oracle = Oracle.load(folder, dtype=build.config.target.dtype)

@@ -23,9 +23,9 @@ from trtkit.evaluate.oracle.recording import encode_prompts
 from trtkit.evaluate.oracle.rounding_cache import RoundingCache
 from trtkit.evaluate.oracle.sources import unchanged_source
 from trtkit.evaluate.oracle.tolerance import Dtype, NumericProfile, loses_bits
-from trtkit.evaluate.prompts.encoding import PromptEncoder
 from trtkit.evaluate.reports.files import json_text, refuse_unwritable, write_files
 from trtkit.progress import OnProgress, Progress, silent
+from trtkit.prompts.encoding import PromptEncoder
 
 SCHEMA = "trtkit.checkpoint-parity/1"
 PROBE_DTYPE: Dtype = "bfloat16"

@@ -6,16 +6,16 @@ from pathlib import Path
 from trtkit.builds import Build
 from trtkit.checkpoints.stop_ids import read_stop_ids
 from trtkit.errors import InputError
+from trtkit.evaluate.oracle.configured_file import configured_file
 from trtkit.evaluate.oracle.libraries import require_oracle_libraries
 from trtkit.evaluate.oracle.numerics import formats_of, oracle_quantization
 from trtkit.evaluate.oracle.record import ParityRecord, RecordedAnswer, read_record
 from trtkit.evaluate.oracle.rolling import RollingRule
 from trtkit.evaluate.oracle.sources import unchanged_source
 from trtkit.evaluate.oracle.tolerance import Dtype
-from trtkit.evaluate.prompts.configured_file import configured_file
-from trtkit.evaluate.prompts.files import Prompt, choose_prompts
 from trtkit.planning.rolling import evicted_at_once
 from trtkit.progress import OnProgress, silent
+from trtkit.prompts.files import Prompt, choose_prompts
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _extended(
     # They take seconds to import; a check with a complete record needs neither.
     from trtkit.evaluate.oracle.oracle import Oracle
     from trtkit.evaluate.oracle.recording import RecordRequest, make_record
-    from trtkit.evaluate.prompts.encoding import PromptEncoder
+    from trtkit.prompts.encoding import PromptEncoder
 
     folder = unchanged_source(build, "target")
     length = choice.length(build)

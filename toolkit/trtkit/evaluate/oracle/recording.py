@@ -21,9 +21,9 @@ from trtkit.evaluate.oracle.record import (
 from trtkit.evaluate.oracle.rolling import RollingRule
 from trtkit.evaluate.oracle.rounding_cache import measure_kv_error
 from trtkit.evaluate.oracle.rounding_weights import measure_weight_error
-from trtkit.evaluate.prompts.encoding import EncodedPrompt, PromptEncoder
-from trtkit.evaluate.prompts.files import Prompt
 from trtkit.progress import OnProgress, Progress, silent
+from trtkit.prompts.encoding import EncodedPrompt, PromptEncoder
+from trtkit.prompts.files import Prompt
 
 
 @dataclass(frozen=True)

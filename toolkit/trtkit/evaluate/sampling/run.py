@@ -18,7 +18,6 @@ from trtkit.evaluate.oracle.record import SkippedPrompt
 from trtkit.evaluate.oracle.record_choice import PromptChoice, comparable_input_len
 from trtkit.evaluate.oracle.recording import encode_prompts
 from trtkit.evaluate.oracle.sources import unchanged_source
-from trtkit.evaluate.prompts.encoding import PromptEncoder
 from trtkit.evaluate.reports.files import json_text, refuse_unwritable, write_files
 from trtkit.evaluate.sampling.distribution import POWER
 from trtkit.evaluate.sampling.draws import Pair, PositionTest, Source, draw, sample_and_test
@@ -27,6 +26,7 @@ from trtkit.evaluate.sampling.html import sampling_html
 from trtkit.evaluate.sampling.sequential import LEAST_ALPHA, Design, make_design
 from trtkit.evaluate.sampling.summary import sampling_junit, sampling_markdown
 from trtkit.progress import OnProgress, Progress, silent
+from trtkit.prompts.encoding import PromptEncoder
 
 SCHEMA = "trtkit.sampling-parity/2"
 _POSITIONS = 2

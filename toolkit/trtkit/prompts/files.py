@@ -11,7 +11,8 @@ from typing import Any
 
 from trtkit.artifacts import key_of
 from trtkit.errors import InputError
-from trtkit.evaluate.prompts.aiperf_inputs import rows_of_inputs
+from trtkit.prompts.aiperf_inputs import rows_of_inputs
+from trtkit.prompts.fields import messages_of, string_of
 
 GROUPS = ("short", "chat", "multilingual", "code", "long", "repeat", "window")
 _UNSHOWABLE = ("Cc", "Zl", "Zp")  # control characters, and what ends a line
@@ -42,7 +43,7 @@ class Prompt:
 
 def shipped_prompts() -> list[Prompt]:
     """The suites that trtkit ships, classes taking turns, so that the first n prompts hold something of each."""
-    folder = resources.files("trtkit.evaluate.prompts")
+    folder = resources.files("trtkit.prompts")
     suites = [_parse_jsonl(folder.joinpath(f"{g}.jsonl").read_text(encoding="utf-8"), f"{g}.jsonl") for g in GROUPS]
     return [prompt for row in zip_longest(*suites) for prompt in row if prompt is not None]
 
@@ -110,8 +111,8 @@ def _prompt_of(row: Mapping[str, Any], name: str, group: str) -> Prompt:
         raise ValueError(f"unknown key {unknown[0]}")
     if ("text" in row) == ("messages" in row):
         raise ValueError('it needs "text" or "messages", and not both')
-    messages = _messages(row.get("messages", []))
-    text = _string(row["text"]) if "text" in row else None
+    messages = messages_of(row.get("messages", []))
+    text = string_of(row["text"]) if "text" in row else None
     if not text and not messages:
         raise ValueError("it is empty")
     length = row.get("output_length")
@@ -120,25 +121,12 @@ def _prompt_of(row: Mapping[str, Any], name: str, group: str) -> Prompt:
     return Prompt(_label(row.get("name", name)), _label(row.get("group", group)), text, messages, length)
 
 
-def _messages(rows: object) -> tuple[tuple[str, str], ...]:
-    if not (isinstance(rows, list) and all(isinstance(row, dict) for row in rows)):
-        raise ValueError('"messages" is a list of {"role", "content"}')
-    return tuple((_string(row["role"]), _string(row["content"])) for row in rows)
-
-
 def _label(value: object) -> str:
     """A name as reports show it: in one line, without characters that terminals and XML take for something else."""
-    text = _string(value)
+    text = string_of(value)
     if any(unicodedata.category(character) in _UNSHOWABLE for character in text):
         raise ValueError(f"{text!r} holds control characters")
     return text
-
-
-def _string(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not a string")
-    value.encode()  # half of a surrogate pair is no character, and can be sent nowhere
-    return value
 
 
 def _refuse_duplicates(prompts: Iterable[Prompt], where: str) -> None:

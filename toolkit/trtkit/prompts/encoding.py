@@ -8,7 +8,7 @@ import jinja2
 import transformers
 
 from trtkit.errors import CheckpointError, RequestError
-from trtkit.evaluate.prompts.files import Prompt
+from trtkit.prompts.files import Prompt
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from trtkit.config.load import parse_config
 from trtkit.errors import InputError
 from trtkit.evaluate.bench.run import BenchOptions, bench_deployment
 from trtkit.evaluate.endpoints.deployment import Target
+from trtkit.evaluate.oracle.configured_file import configured_file
 from trtkit.evaluate.oracle.record_choice import PromptChoice
-from trtkit.evaluate.prompts.configured_file import configured_file
 
 
 def build(**verification: Any) -> Build:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from trtkit.errors import InputError
-from trtkit.evaluate.prompts.files import GROUPS, Prompt, choose_prompts, read_prompts, shipped_prompts
+from trtkit.prompts.files import GROUPS, Prompt, choose_prompts, read_prompts, shipped_prompts
 
 
 def test_the_shipped_suites_hold_at_least_24_prompts_with_distinct_names() -> None:
@@ -71,8 +71,8 @@ def test_only_a_line_end_ends_a_prompt_of_a_text_file(tmp_path: Path) -> None:
         ("[" * 100_000, "not a prompt"),
         ('{"messages": {"role": "user"}}', "is a list"),
         ('{"messages": ["hi"]}', "is a list"),
-        (r'{"text": "\ud800"}', "surrogates not allowed"),
-        (r'{"name": "a\ud800", "text": "a"}', "surrogates not allowed"),
+        (r'{"text": "\ud800"}', "half of a surrogate pair"),
+        (r'{"name": "a\ud800", "text": "a"}', "half of a surrogate pair"),
         (r'{"name": "a\u0000", "text": "a"}', "control characters"),
         (r'{"name": "a\nb", "text": "a"}', "control characters"),
         (r'{"group": "a\u001bb", "text": "a"}', "control characters"),

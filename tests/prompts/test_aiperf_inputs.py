@@ -12,7 +12,7 @@ from tiny_build import tiny_build
 from trtkit.errors import InputError
 from trtkit.evaluate.bench.plan import BenchPrompt
 from trtkit.evaluate.bench.traffic import prompts_jsonl, read_trace, trace_jsonl
-from trtkit.evaluate.prompts.files import Prompt, read_prompts
+from trtkit.prompts.files import Prompt, read_prompts
 from trtkit.server.triton_server import TritonServer
 from trtkit.serving.contract import BLS
 

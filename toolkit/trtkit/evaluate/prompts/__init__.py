@@ -1,1 +1,0 @@
-"""Prompts that are asked: the shipped suites and users' files, as text and as token ids; what a build names."""

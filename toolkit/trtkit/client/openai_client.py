@@ -1,7 +1,7 @@
 """Completions of an OpenAI-compatible server (vLLM, trtllm-serve, ...) over HTTP; standard library only.
 
 Token ids are no part of that protocol. Servers that know `return_token_ids` or `return_tokens_as_token_ids` are asked
-for them; a server that refuses these keys is asked again without.
+for them; a server that refuses these keys is asked again without. One that is busy is asked again when it says so.
 """
 
 import contextlib
@@ -10,27 +10,24 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from trtkit.client.completion_part import CompletionPart, as_promised, parsed, part_of
 from trtkit.client.request import CompletionRequest
 from trtkit.errors import RequestError, ServerError
 
 _IDS = {"return_token_ids": True, "return_tokens_as_token_ids": True, "logprobs": 1}
-_ID_PREFIX = "token_id:"
 _EVENT = b"data:"
 _END = b"[DONE]"
+_REFUSES_KEYS = (400, 422)  # how servers answer a body with keys that they do not know
+_BUSY = (429, 503)
+_MOST_PAUSES = 5
+_LONGEST_PAUSE_S = 30.0
 
 
-@dataclass(frozen=True)
-class CompletionPart:
-    """A piece of an answer. token_ids is None where the server does not tell; counts come with the last piece."""
-
-    text: str
-    token_ids: tuple[int, ...] | None
-    finish_reason: str | None = None
-    num_prompt_tokens: int | None = None
+class KeysRefusedError(RequestError):
+    """The server refuses the body as it is written; with fewer keys it may take it."""
 
 
 class OpenAiClient:
@@ -43,9 +40,11 @@ class OpenAiClient:
         self._knows_ids = True
         self._choosing = threading.Lock()
         self._under_way: dict[http.client.HTTPConnection, socket.socket] = {}
+        self._is_closed = threading.Event()
 
     def close(self) -> None:
         """Give up what is under way: threads that wait for an answer get a ServerError."""
+        self._is_closed.set()
         for used in tuple(self._under_way.values()):
             with contextlib.suppress(OSError):
                 used.shutdown(socket.SHUT_RDWR)
@@ -58,19 +57,19 @@ class OpenAiClient:
                 models = self._json("GET", "models").get("data") or []
                 if not models:
                     raise ServerError(f"{self._parts.netloc} serves no model", "load one", code="OPENAI")
-                with _as_promised(models, self._parts.netloc):
+                with as_promised(models, self._parts.netloc):
                     self._model = str(models[0]["id"])
             return self._model
 
     def complete(self, request: CompletionRequest) -> Iterator[CompletionPart]:
         """The pieces of one answer; one when it is not streamed.
 
-        Raises RequestError when the server refuses the request, ServerError when it fails or is not there.
+        Raises RequestError when the server refuses the request, ServerError when it fails, stays busy, or is not there.
         """
         body, asks_ids = self._body(request), self._knows_ids  # other threads may learn meanwhile that it does not
         try:
             yield from self._complete(body | (_IDS if asks_ids else {}), stream=request.stream)
-        except RequestError:
+        except KeysRefusedError:
             if not asks_ids:
                 raise
             yield from self._complete(body, stream=request.stream)
@@ -92,11 +91,11 @@ class OpenAiClient:
     def _complete(self, body: dict[str, Any], *, stream: bool) -> Iterator[CompletionPart]:
         source = self._parts.netloc
         if not stream:
-            yield _part(self._json("POST", "completions", body), source)
+            yield part_of(self._json("POST", "completions", body), source)
             return
         with self._connected() as connection:
             for data in self._events(self._send(connection, "POST", "completions", body)):
-                yield _part(_parsed(data, source), source)
+                yield part_of(parsed(data, source), source)
 
     def _events(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
         """The data of each event. Raises ServerError when the server goes away before it said that this is all."""
@@ -115,7 +114,7 @@ class OpenAiClient:
         with self._connected() as connection:
             with self._send(connection, method, path, body) as response, self._not_gone():
                 data = response.read()
-            return _parsed(data, self._parts.netloc)
+            return parsed(data, self._parts.netloc)
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[http.client.HTTPConnection]:
@@ -139,73 +138,53 @@ class OpenAiClient:
     def _send(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: dict[str, Any] | None
     ) -> http.client.HTTPResponse:
+        """The response of a server that answers with 200; one that is busy and says for how long is asked again."""
+        response = self._response(connection, method, path, body)
+        for _ in range(_MOST_PAUSES):
+            pause_s = _pause_s(response)
+            if pause_s is None or self._is_closed.wait(pause_s):
+                break
+            response.close()
+            connection.close()
+            response = self._response(connection, method, path, body)
+        if response.status == 200:
+            return response
+        with response, self._not_gone():
+            said = response.read(500).decode("utf-8", "replace")
+        raise _refusal(self._parts.netloc, response.status, said)
+
+    def _response(
+        self, connection: http.client.HTTPConnection, method: str, path: str, body: dict[str, Any] | None
+    ) -> http.client.HTTPResponse:
         text = None if body is None else json.dumps(body)
         try:
             url = f"{self._parts.path.rstrip('/')}/{path}"
             connection.connect()
             self._under_way[connection] = connection.sock
             connection.request(method, url, text, {"Content-Type": "application/json"})
-            response = connection.getresponse()
+            return connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             raise ServerError(
                 f"no server answers at {self._parts.netloc}: {error}", "start it, or give its URL", code="OPENAI"
             ) from None
-        if response.status == 200:
-            return response
-        with response, self._not_gone():
-            said = response.read(500).decode("utf-8", "replace")
-        message = f"{self._parts.netloc} answers {response.status}: {said}"
-        if 400 <= response.status < 500:
-            raise RequestError(message, "see what the server says", code="OPENAI")
-        raise ServerError(message, "see the server's log", code="OPENAI")
 
 
-def _parsed(data: bytes, source: str) -> dict[str, Any]:
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict) or "error" in document:
-        said = data[:300].decode("utf-8", "replace")
-        raise ServerError(f"{source} sends no completion: {said}", "see the server's log", code="OPENAI")
-    return document
+def _pause_s(response: http.client.HTTPResponse) -> float | None:
+    """How long a busy server asks to wait; None for any other answer, and for what is too long or is a date."""
+    said = response.headers.get("Retry-After", "")
+    if response.status not in _BUSY or not said.strip().isdecimal():
+        return None
+    pause_s = float(said)
+    return pause_s if pause_s <= _LONGEST_PAUSE_S else None
 
 
-@contextlib.contextmanager
-def _as_promised(document: object, source: str) -> Iterator[None]:
-    """Raise ServerError where a document is read that is not built as the protocol says."""
-    try:
-        yield
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise ServerError(
-            f"{source} does not speak the protocol ({type(error).__name__} {error}): {str(document)[:300]}",
-            "give the URL of an OpenAI-compatible server",
-            code="OPENAI",
-        ) from None
-
-
-def _part(document: dict[str, Any], source: str) -> CompletionPart:
-    with _as_promised(document, source):
-        choices: list[dict[str, Any]] = document.get("choices") or [{}]
-        choice = choices[0]
-        text, count = choice.get("text") or "", (document.get("usage") or {}).get("prompt_tokens")
-        if not isinstance(text, str) or not (count is None or type(count) is int):
-            raise TypeError("text is a string, and prompt_tokens a number")
-        return CompletionPart(
-            text=text,
-            token_ids=_token_ids(choice) if choice else (),
-            finish_reason=choice.get("finish_reason"),
-            num_prompt_tokens=count,
-        )
-
-
-def _token_ids(choice: dict[str, Any]) -> tuple[int, ...] | None:
-    """From `token_ids`, or from log-probabilities whose tokens are written as ids; None where neither is there."""
-    if isinstance(choice.get("token_ids"), list):
-        if not all(type(token) is int for token in choice["token_ids"]):
-            raise TypeError("token ids are whole numbers")
-        return tuple(choice["token_ids"])
-    tokens = (choice.get("logprobs") or {}).get("tokens")
-    if tokens and all(isinstance(token, str) and token.startswith(_ID_PREFIX) for token in tokens):
-        return tuple(int(token.removeprefix(_ID_PREFIX)) for token in tokens)
-    return () if not choice.get("text") else None
+def _refusal(source: str, status: int, said: str) -> RequestError | ServerError:
+    """The error of a status other than 200."""
+    message = f"{source} answers {status}: {said}"
+    if status in _BUSY:
+        return ServerError(f"{source} is busy and answers {status}: {said}", "ask again later", code="OPENAI")
+    if status in _REFUSES_KEYS:
+        return KeysRefusedError(message, "see what the server says", code="OPENAI")
+    if 400 <= status < 500 and status != http.client.REQUEST_TIMEOUT:
+        return RequestError(message, "see what the server says", code="OPENAI")
+    return ServerError(message, "see the server's log", code="OPENAI")

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from trtkit.client.completion_part import CompletionPart
 from trtkit.client.llmapi_client import LlmApiClient
-from trtkit.client.openai_client import CompletionPart, OpenAiClient
+from trtkit.client.openai_client import OpenAiClient
 from trtkit.client.request import CompletionRequest
 from trtkit.errors import ServerError
 from trtkit.evaluate.endpoints.endpoint import Arrival, EndpointRequest, Generation

@@ -14,10 +14,10 @@ from trtkit.client.request import Chunk, GenerateRequest
 from trtkit.client.tensors import chunk_of, message_of, settled
 from trtkit.serving.contract import BLS
 from trtkit.serving.error_text import error_from_text
-from trtkit.serving.kserve import outputs_of, typed
+from trtkit.serving.grpc_errors import answer_error
+from trtkit.serving.kserve import CHANNEL_OPTIONS, outputs_of
 
 _CONFIG_TIMEOUT_S = 10.0
-_NO_LIMIT = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 
 
 class AsyncTritonClient:
@@ -31,7 +31,7 @@ class AsyncTritonClient:
 
     async def __aenter__(self) -> Self:
         # A channel belongs to the event loop that runs when it is made.
-        self._channel = grpc.aio.insecure_channel(self._address, options=_NO_LIMIT)
+        self._channel = grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         with contextlib.suppress(grpc.RpcError):  # the first request will say that nobody answers
             answer = await self._stub.ModelConfig(service_pb2.ModelConfigRequest(name=BLS), timeout=_CONFIG_TIMEOUT_S)
@@ -72,7 +72,7 @@ class AsyncAnswer:
                 is_whole = chunk.is_final
                 yield chunk
         except grpc.RpcError as error:
-            raise typed(error, self._address, deadline_s=self._deadline_s) from None
+            raise answer_error(error, self._address, deadline_s=self._deadline_s) from None
         finally:
             self._call.cancel()
         if not is_whole:

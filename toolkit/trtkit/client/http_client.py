@@ -44,14 +44,18 @@ class HttpClient:
 
     def check_ready(self, model: str = BLS) -> None:
         """Raise ServerError when nobody answers, or the model is not there."""
-        with _connected(self._address, self._timeout_s) as connection:
-            connection.request("GET", f"/v2/models/{model}/ready")
-            if connection.getresponse().status != 200:
-                raise ServerError(
-                    f"the server at {self._address} has no model {model} that is ready",
-                    "start it with trtkit serve BUILD, or wait until its models are loaded",
-                    code="MODEL-NOT-READY",
-                )
+        try:
+            with _connected(self._address, self._timeout_s) as connection:
+                connection.request("GET", f"/v2/models/{model}/ready")
+                status = connection.getresponse().status
+        except TimeoutError:
+            raise _unreachable(self._address, f"nothing came within {self._timeout_s:g} s") from None
+        if status != 200:
+            raise ServerError(
+                f"the server at {self._address} has no model {model} that is ready",
+                "start it with trtkit serve BUILD, or wait until its models are loaded",
+                code="MODEL-NOT-READY",
+            )
 
     def generate(self, request: GenerateRequest) -> "HttpAnswer":
         """Send a request; iterate over the result for its chunks. Errors are raised while iterating."""
@@ -169,11 +173,23 @@ def _connected(address: str, timeout_s: float | None) -> Iterator[http.client.HT
         yield connection
     except TimeoutError:
         raise
-    except (OSError, http.client.HTTPException) as error:
+    except http.client.BadStatusLine as error:
+        if isinstance(error, http.client.RemoteDisconnected):
+            raise _unreachable(address, str(error)) from None
         raise ServerError(
-            f"no Triton server answers at {address}, or it went away: {str(error) or type(error).__name__}",
-            "start one with trtkit serve BUILD, or give its http://host:port",
+            f"what answers at {address} does not speak HTTP",
+            "give Triton's HTTP port as http://host:port, or its gRPC port as grpc://host:port",
             code="SERVER-UNREACHABLE",
         ) from None
+    except (OSError, http.client.HTTPException) as error:
+        raise _unreachable(address, str(error) or type(error).__name__) from None
     finally:
         connection.close()
+
+
+def _unreachable(address: str, why: str) -> ServerError:
+    return ServerError(
+        f"no Triton server answers at {address}, or it went away: {why}",
+        "start one with trtkit serve BUILD, or give its http://host:port",
+        code="SERVER-UNREACHABLE",
+    )

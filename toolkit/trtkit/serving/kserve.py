@@ -10,16 +10,19 @@ import numpy as np
 from grpc.experimental import ChannelOptions
 from tritonclient.grpc import InferResult, service_pb2, service_pb2_grpc
 
-from trtkit.errors import RequestError, ServerError
+from trtkit.errors import ServerError
 from trtkit.serving.error_text import error_from_text
+from trtkit.serving.grpc_errors import answer_error, question_error
 from trtkit.serving.tensor import Array, ModelContract, Outputs, one_row
 
-# Messages of any length. A stream of responses is read by the thread that iterates over it, with none in between.
-_CHANNEL_OPTIONS = (
+# Messages of any length, and 8 s for a peer to begin to speak gRPC, whatever gRPC calls that limit.
+CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    (ChannelOptions.SingleThreadedUnaryStream, 1),
+    ("grpc.min_reconnect_backoff_ms", 8000),
 )
+# A stream of responses is read by the thread that iterates over it, with none in between.
+_SINGLE_THREADED = ((ChannelOptions.SingleThreadedUnaryStream, 1),)
 _FIX_CONTRACT = "serve a repository that trtkit rendered"
 
 
@@ -52,7 +55,7 @@ class Connection:
     def __init__(self, address: str) -> None:
         self.address = address
         self._is_closed = False
-        self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS + _SINGLE_THREADED)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         # The same method for callers with a single message, which then takes no thread to be sent.
         self._infer_once = self._channel.unary_stream(
@@ -72,7 +75,7 @@ class Connection:
         try:
             response = self._stub.ModelReady(service_pb2.ModelReadyRequest(name=model), timeout=timeout_s)
         except grpc.RpcError as error:
-            raise typed(error, self.address, deadline_s=timeout_s) from None
+            raise question_error(error, self.address, timeout_s=timeout_s) from None
         return bool(response.ready)
 
     def sends_pieces(self, model: str, timeout_s: float) -> bool:
@@ -81,7 +84,7 @@ class Connection:
         try:
             answer = self._stub.ModelConfig(service_pb2.ModelConfigRequest(name=model), timeout=timeout_s)
         except grpc.RpcError as error:
-            raise typed(error, self.address, deadline_s=timeout_s) from None
+            raise question_error(error, self.address, timeout_s=timeout_s) from None
         return bool(answer.config.model_transaction_policy.decoupled)
 
     def open_stream(self) -> "RequestStream":
@@ -143,7 +146,7 @@ class RequestStream:
                     return
         except grpc.RpcError as error:
             if not self._is_cancelled:
-                raise typed(error, self._address, deadline_s=None) from None
+                raise answer_error(error, self._address, deadline_s=None) from None
             return
         raise ServerError(f"{model}: the stream ended early", "see the server's log", code="SERVER")
 
@@ -175,7 +178,7 @@ class ResponseStream:
                 yield outputs_of(response.infer_response)
         except grpc.RpcError as error:
             if not self.is_cancelled:
-                raise typed(error, self._address, deadline_s=self._deadline_s) from None
+                raise answer_error(error, self._address, deadline_s=self._deadline_s) from None
         finally:
             self._call.cancel()
 
@@ -183,24 +186,6 @@ class ResponseStream:
         """Tell the server to stop."""
         self.is_cancelled = True
         self._call.cancel()
-
-
-def typed(error: grpc.RpcError, address: str, *, deadline_s: float | None) -> RequestError | ServerError:
-    """A failure of the transport, or of Triton before any model was asked, as one of our errors."""
-    code, details = error.code(), error.details() or ""
-    if code == grpc.StatusCode.UNAVAILABLE:
-        return ServerError(
-            f"no Triton server answers at {address}, or it went away: {details}",
-            "start one with trtkit serve BUILD, or give its grpc://host:port",
-            code="SERVER-UNREACHABLE",
-        )
-    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-        return ServerError(
-            f"the server at {address} was not done after {deadline_s:g} s",
-            "ask for fewer tokens, or allow more time",
-            code="DEADLINE",
-        )
-    return error_from_text(details, source=f"{address} ({code.name})")
 
 
 def value_of(outputs: Outputs, name: str) -> Any:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from trtkit.cli.main import COMMANDS, CONTINUES
 
 
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -51,7 +52,7 @@ def test_a_full_disk_is_exit_3_and_a_program_error_stays_a_traceback() -> None:
         for error in ("OSError(errno.ENOSPC, 'No space left on device')", "OSError(errno.EBADF, 'Bad descriptor')")
     ]
     assert results[0].returncode == 3
-    unnamed = "trtkit: FILE: a file that the system did not name: No space left on device\nFix: free space"
+    unnamed = "trtkit: DISK: a file that the system did not name: No space left on device\nFix: free space"
     assert results[0].stderr.startswith(unnamed)
     assert results[1].returncode == 1 and "Traceback" in results[1].stderr
 
@@ -74,7 +75,7 @@ def test_a_result_that_finds_the_disk_full_says_where_it_went(arguments: list[st
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False)
     assert result.returncode == 3
-    assert result.stderr.startswith("trtkit: FILE: standard output: No space left on device\nFix: free space")
+    assert result.stderr.startswith("trtkit: DISK: standard output: No space left on device\nFix: free space")
 
 
 @pytest.mark.parametrize(
@@ -92,8 +93,8 @@ def test_a_file_that_the_disk_does_not_take_is_named_and_left_whole_or_absent(
     program = "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (10, 10))\nfrom trtkit.cli.main import cli; cli()"
     command = [sys.executable, "-P", "-B", "-c", program, *arguments]
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert result.returncode == 2
-    assert f"trtkit: FILE: {file}: File too large" in result.stderr
+    assert result.returncode == 3
+    assert f"trtkit: DISK: {file}: File too large" in result.stderr
     assert not list((tmp_path / "out").iterdir())
 
 
@@ -139,14 +140,19 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra() -> None:
     )
 
 
-@pytest.mark.parametrize(("sent", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_a_command_with_one_line_and_its_code(sent: signal.Signals, exit_code: int) -> None:
+@pytest.mark.parametrize(
+    ("sent", "exit_code", "how"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+@pytest.mark.parametrize("name", ["build", "bench"])
+def test_a_signal_ends_a_command_with_its_code_and_what_is_true_for_it(
+    name: str, sent: signal.Signals, exit_code: int, how: str
+) -> None:
     program = (
         "import sys, time, click; from trtkit.cli.main import cli\n"
         "@cli.command('wait')\n"
         "def wait(): print('ready', flush=True); time.sleep(60)\n"
         "cli.get_command = lambda ctx, name: wait\n"
-        "sys.argv = ['trtkit', 'wait']; cli()\n"
+        f"wait.name = '{name}'; sys.argv = ['trtkit', '{name}']; cli()\n"
     )
     with subprocess.Popen(
         [sys.executable, "-P", "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -156,4 +162,9 @@ def test_a_signal_ends_a_command_with_one_line_and_its_code(sent: signal.Signals
         process.send_signal(sent)
         _, errors = process.communicate(timeout=20)
     assert process.returncode == exit_code
-    assert "run the same command again" in errors and "Traceback" not in errors
+    continues = "Fix: run the same command again; it goes on where it stopped\n" if name == "build" else ""
+    assert errors == f"\ntrtkit: {how}\n{continues}"
+
+
+def test_what_is_said_to_continue_is_a_command() -> None:
+    assert set(CONTINUES) < set(COMMANDS)

@@ -1,6 +1,5 @@
 """The `trtkit` group: loads one command's module when it is called, and turns errors into exit codes."""
 
-import errno
 import importlib
 import signal
 import sys
@@ -10,6 +9,7 @@ from typing import Any, NoReturn
 import click
 
 from trtkit import __version__
+from trtkit.artifacts import lacks_room
 from trtkit.cli.command_line import remember_command_line
 from trtkit.errors import InputError, MissingToolError, TrtkitError
 
@@ -44,6 +44,14 @@ EXTRA_OF = {
     "huggingface_hub": "hub",
     "modelopt": "quantize",
 }
+# What an interruption leaves for the next run; the other commands begin again.
+CONTINUES = {
+    "demo": "a download from the hub continues",
+    "calibrate": "it goes on where it stopped",
+    "convert": "it goes on where it stopped",
+    "build": "it goes on where it stopped",
+    "parity": "a recording goes on where it stopped",
+}
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
@@ -72,6 +80,13 @@ class LazyGroup(click.Group):
         remember_command_line(ctx, args)
         return super().parse_args(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; an interruption ends the program with what is true for this command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            _say_interrupted(error, CONTINUES.get(ctx.invoked_subcommand or ""))
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table of --help, without importing anything."""
         with formatter.section("Commands"):
@@ -93,10 +108,7 @@ class LazyGroup(click.Group):
             click.echo(f"trtkit: {error}", err=True)
             sys.exit(error.exit_code)
         except (KeyboardInterrupt, click.Abort) as error:
-            # click wraps an interruption in Abort; its cause tells a signal from a Ctrl-C.
-            if isinstance(error.__cause__ or error, Terminated):
-                _say_interrupted("terminated", EXIT_TERMINATED)
-            _say_interrupted("interrupted", EXIT_INTERRUPTED)
+            _say_interrupted(error.__cause__ or error)  # before a command ran; click wraps it in Abort
         except BrokenPipeError:
             sys.stderr.close()
             sys.exit(0)
@@ -127,21 +139,24 @@ def _of_the_disk(error: OSError) -> TrtkitError | OSError:
 
     What writes bytes to an open file knows no name: trtkit's own writers add it.
     """
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    full = lacks_room(error)
     if error.filename is None and not full:
         return error
     where = "a file that the system did not name" if error.filename is None else str(error.filename)
     cause = error.strerror or str(error)
     if full:
         return MissingToolError(
-            cause, "free space on that disk, then run the same command again", code="FILE", where=where
+            cause, "free space on that disk, then run the same command again", code="DISK", where=where
         )
     return InputError(cause, "give a path that you may read and write", code="FILE", where=where)
 
 
-def _say_interrupted(how: str, exit_code: int) -> NoReturn:
-    click.echo(f"trtkit: {how}\nFix: run the same command again; what was finished is kept", err=True)
-    sys.exit(exit_code)
+def _say_interrupted(error: BaseException, continues: str | None = None) -> NoReturn:
+    """A line of its own, for the terminal shows ^C before it."""
+    by_signal = isinstance(error, Terminated)
+    fix = "" if continues is None else f"\nFix: run the same command again; {continues}"
+    click.echo(f"\ntrtkit: {'terminated' if by_signal else 'interrupted'}{fix}", err=True)
+    sys.exit(EXIT_TERMINATED if by_signal else EXIT_INTERRUPTED)
 
 
 def _on_sigterm(_: int, __: FrameType | None) -> None:
@@ -153,6 +168,6 @@ def _on_sigterm(_: int, __: FrameType | None) -> None:
 def cli() -> None:
     """Two Hugging Face checkpoints become a verified Triton deployment of TensorRT-LLM.
 
-    Exit codes: 0 fine, 1 a check found a difference, 2 bad input, 3 a tool or machine is missing,
-    4 the build or server failed, 130 interrupted.
+    Exit codes: 0 fine, 1 a check found a difference, 2 bad input, 3 a tool, a machine or room on
+    its disk is missing, 4 the build or server failed, 130 interrupted.
     """

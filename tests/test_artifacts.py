@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from trtkit.artifacts import is_complete, key_of, locked, read_record, stage_output, write_text
-from trtkit.errors import BuildError
+from trtkit.artifacts import disk_error, is_complete, key_of, locked, read_record, stage_output, write_text
+from trtkit.errors import BuildError, MissingToolError
 
 
 def finish(out: Path, key: str, text: str = "x") -> None:
@@ -123,7 +123,8 @@ def test_another_key_starts_with_an_empty_directory(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_one_clear_message(tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match="No space left") as caught, stage_output(tmp_path / "o", stage="t", key="k"):
+    out = tmp_path / "o"
+    with pytest.raises(MissingToolError, match="No space left") as caught, stage_output(out, stage="t", key="k"):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert caught.value.code == "DISK"
     assert not (tmp_path / "o").exists()
@@ -136,7 +137,8 @@ def test_a_disk_that_is_full_from_the_first_file_on_is_the_same_message(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(BuildError, match="No space left") as caught, stage_output(tmp_path / "o", stage="t", key="k"):
+    out = tmp_path / "o"
+    with pytest.raises(MissingToolError, match="No space left") as caught, stage_output(out, stage="t", key="k"):
         pytest.fail("nothing can be written")
     assert caught.value.code == "DISK" and caught.value.where == str(tmp_path / ".o.partial" / ".trtkit-key")
 
@@ -203,3 +205,19 @@ def test_a_text_is_replaced_as_a_whole(tmp_path: Path) -> None:
     write_text(tmp_path / "a.txt", "two")
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
     assert (tmp_path / "a.txt").read_text() == "two"
+
+
+@pytest.mark.parametrize(
+    ("number", "exit_code", "way"),
+    [
+        (errno.ENOSPC, 3, "free space"),
+        (errno.EDQUOT, 3, "free space"),
+        (errno.EFBIG, 3, "free space"),
+        (errno.EIO, 4, "choose another --out"),
+        (errno.EROFS, 4, "choose another --out"),
+    ],
+)
+def test_only_a_disk_without_room_is_told_to_free_space(number: int, exit_code: int, way: str) -> None:
+    error = disk_error(OSError(number, "said by the system"), Path("out"))
+    assert (error.code, error.exit_code) == ("DISK", exit_code)
+    assert error.fix.startswith(way)

@@ -10,7 +10,7 @@ import pytest
 import tiny
 from trtkit.conversion.convert import convert_to
 from trtkit.conversion.options import ConversionOptions
-from trtkit.errors import CheckpointError, TrtkitError
+from trtkit.errors import CheckpointError, MissingToolError, TrtkitError
 
 Damage = Callable[[Path], None]
 WEIGHTS = "model.safetensors"
@@ -231,7 +231,7 @@ def test_a_disk_that_is_too_small_is_known_before_anything_is_written(
     folder = tiny.tiny_checkpoint(tmp_path / "source")
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 20))
-    with pytest.raises(CheckpointError, match="GB free") as caught:
+    with pytest.raises(MissingToolError, match="GB free") as caught:
         convert_to(folder, tmp_path / "out", ConversionOptions())
     assert caught.value.code == "DISK-SPACE"
     assert not (tmp_path / "out").exists()

@@ -17,7 +17,7 @@ import yaml
 from tiny import tiny_checkpoint
 from trtkit.checkpoints.source import find_checkpoint, resolve_checkpoint
 from trtkit.config.load import load_config, parse_config
-from trtkit.errors import BuildError, CheckpointError, InputError, MissingToolError
+from trtkit.errors import CheckpointError, InputError, MissingToolError
 from trtkit.pipeline.dry_run import dry_run
 from trtkit.pipeline.run import BuildOptions, build
 
@@ -93,7 +93,7 @@ def test_a_disk_that_fills_up_while_a_checkpoint_is_fetched_is_no_fault_of_the_n
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", full)
-    with pytest.raises(BuildError, match="No space left on device") as caught:
+    with pytest.raises(MissingToolError, match="No space left on device") as caught:
         resolve_checkpoint("org/model", tmp_path)
     assert caught.value.code == "DISK" and "org--model" in str(caught.value.where)
 

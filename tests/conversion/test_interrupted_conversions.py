@@ -15,7 +15,7 @@ from trtkit.artifacts import sha256_of
 from trtkit.conversion.convert import convert_checkpoint, convert_to
 from trtkit.conversion.options import ConversionOptions
 from trtkit.conversion.verify import verify_checkpoint
-from trtkit.errors import CheckpointError, InputError
+from trtkit.errors import CheckpointError, InputError, MissingToolError
 from trtkit.progress import Progress
 
 OPTIONS = ConversionOptions(tensor_parallel=2, pipeline_parallel=3)
@@ -98,7 +98,7 @@ def test_what_an_interrupted_run_left_needs_no_room_again(tmp_path: Path, monkey
     left = sum(file.stat().st_size for file in scratch.glob("rank*.safetensors"))
     spare_bytes = 16 << 20
     free_bytes(monkeypatch, whole - left + spare_bytes - 1)
-    with pytest.raises(CheckpointError, match="GB free"):
+    with pytest.raises(MissingToolError, match="GB free"):
         convert_to(source, tmp_path / "out", OPTIONS)
     free_bytes(monkeypatch, whole - left + spare_bytes)
     assert [file.skipped for file in convert_to(source, tmp_path / "out", OPTIONS).files][:3] == [True, True, False]
@@ -108,9 +108,10 @@ def test_rank_files_beside_out_are_nobody_s_room(tmp_path: Path, monkeypatch: py
     source = tiny.tiny_checkpoint(tmp_path / "source")
     (tmp_path / "rank0.safetensors").write_bytes(bytes(1 << 20))
     free_bytes(monkeypatch, 16 << 20)
-    with pytest.raises(CheckpointError, match="GB free") as caught:
+    with pytest.raises(MissingToolError, match="GB free") as caught:
         convert_to(source, tmp_path / "out", OPTIONS)
     assert (caught.value.code, caught.value.where) == ("DISK-SPACE", str(tmp_path / "out"))
+    assert caught.value.exit_code == 3
 
 
 def test_finished_rank_files_of_other_options_are_not_kept(tmp_path: Path) -> None:

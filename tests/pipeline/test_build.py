@@ -333,7 +333,7 @@ def test_a_disk_that_is_full_is_one_message_and_leaves_no_half_stage(config_file
         env={**os.environ, "TRTKIT_CACHE": str(config_file.parent / "cache")},
         check=False,
     )
-    assert result.returncode == 4, result.stderr
+    assert result.returncode == 3, result.stderr
     assert "DISK" in result.stderr and "Fix: free space" in result.stderr
     assert "Traceback" not in result.stderr
     assert not (out / "checkpoints" / "target").exists() and not (out / "manifest.json").exists()

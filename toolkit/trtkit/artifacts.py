@@ -1,5 +1,6 @@
 """Stage directories and small files: written whole or not at all, stages recognised by a key. Knows no content."""
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trtkit.errors import BuildError
+from trtkit.errors import BuildError, MissingToolError, TrtkitError
 
 STAGE_RECORD = ".trtkit-stage.json"
 _CHUNK_BYTES = 1 << 20
@@ -86,8 +87,8 @@ def stage_output(out: Path, *, stage: str, key: str) -> Iterator[Path]:
 
     The scratch directory `.{name}.partial` lies beside `out` and outlives an interrupted run: the next run with the
     same key finds there what was written, with another key an empty directory. A finished `out` is replaced in one
-    rename, with everything in it; where `out` is a link, what it points to is. Raises BuildError when another process
-    is writing the same stage, or when the disk is full.
+    rename, with everything in it; where `out` is a link, what it points to is. Raises BuildError LOCKED when another
+    process is writing the same stage, MissingToolError DISK when the disk is full, BuildError DISK when it fails.
     """
     out = destination(out)
     scratch = scratch_of(out)
@@ -144,21 +145,31 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_document(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a report as JSON, whole or not at all. Raises BuildError DISK."""
+    """Write a report as JSON, whole or not at all. Raises what disk_error says."""
     try:
         write_text(path, json.dumps(document, indent=1) + "\n")
     except OSError as error:
         raise disk_error(error, path) from error
 
 
-def disk_error(error: OSError, out: Path) -> BuildError:
-    """The BuildError for an OSError met while writing `out`."""
-    return BuildError(
+def disk_error(error: OSError, out: Path) -> TrtkitError:
+    """The error DISK for an OSError met while writing `out`: MissingToolError where room is what lacks."""
+    kind, way = (
+        (MissingToolError, "free space or choose another --out")
+        if lacks_room(error)
+        else (BuildError, "choose another --out, on a disk that may be written")
+    )
+    return kind(
         f"cannot write {out}: {error.strerror or error}",
-        "free space or choose another --out; run the same command again, finished parts are kept",
+        f"{way}; run the same command again, finished parts are kept",
         code="DISK",
         where=str(error.filename or out),
     )
+
+
+def lacks_room(error: OSError) -> bool:
+    """Whether the disk is full, for this user, or takes no larger file."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 _KEY_FILE = ".trtkit-key"

@@ -43,7 +43,7 @@ class RequestError(InputError):
 
 
 class MissingToolError(TrtkitError):
-    """This machine lacks a program, a package or a device that the command needs."""
+    """This machine lacks a program, a package, a device or room on its disk that the command needs."""
 
     exit_code = 3
 

@@ -1,12 +1,11 @@
 """Fetches a checkpoint, or its description, from the Hugging Face hub. The only user of huggingface_hub."""
 
-import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trtkit.artifacts import disk_error, write_text
+from trtkit.artifacts import disk_error, lacks_room, write_text
 from trtkit.errors import CheckpointError, MissingToolError
 
 HUB_FILES = "hub_files.json"
@@ -23,7 +22,8 @@ def download(name: str, out: Path, revision: str | None = None, *, weights: bool
 
     Without weights, only configuration and tokenizer, and HUB_FILES that stands for the weights by their digests.
     pickles: take them where the repository has no safetensors. Raises CheckpointError HUB when the hub cannot be
-    reached or does not know the id, CKPT-PICKLE when it has no safetensors for it, BuildError DISK on a full disk.
+    reached or does not know the id, CKPT-PICKLE when it has no safetensors for it, MissingToolError DISK when the
+    disk is full.
     """
     try:
         from huggingface_hub import HfApi, snapshot_download
@@ -43,7 +43,7 @@ def download(name: str, out: Path, revision: str | None = None, *, weights: bool
         if weights and pickles and not _holds(partial, _WEIGHTS):
             fetch([_PICKLES], None)
     except (OSError, ValueError, _http_error(HfHubHTTPError)) as error:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(error, OSError) and lacks_room(error):
             raise disk_error(error, partial) from error
         raise CheckpointError(
             f"{name} cannot be fetched from the hub: {str(error).splitlines()[0]}",

@@ -109,7 +109,8 @@ def convert_checkpoint(
 
     Each rank file is written beside, flushed and renamed; one that an earlier run finished for the same source and
     options is kept. Raises CheckpointError before anything is written when the checkpoint cannot be converted as asked
-    (docs/conversion.md lists the codes), CheckpointError CKPT-CHANGED when it changes meanwhile, BuildError DISK.
+    (docs/conversion.md lists the codes), CheckpointError CKPT-CHANGED when it changes meanwhile,
+    MissingToolError DISK on a full disk.
     """
     started = clock()
     plan, states = _read(source, options)

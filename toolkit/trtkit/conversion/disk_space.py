@@ -11,14 +11,14 @@ from trtkit.conversion.plan import ConversionPlan
 from trtkit.conversion.rank_writer import file_bytes
 from trtkit.conversion.source_files import SourceFiles
 from trtkit.conversion.source_states import SourceStates
-from trtkit.errors import CheckpointError
+from trtkit.errors import MissingToolError
 
 _SPARE_BYTES = 16 << 20
 _RANK_FILES = ("rank*.safetensors", ".rank*.safetensors.partial")
 
 
 def check_disk(plan: ConversionPlan, out: Path, scratch: Path) -> None:
-    """Raise CheckpointError DISK-SPACE when the files will not fit beside what is there.
+    """Raise MissingToolError DISK-SPACE when the files will not fit beside what is there.
 
     scratch: where `out` is written; rank files that an interrupted run left there need no room of their own: they are
     kept, or removed before others are written. What lies anywhere else stays.
@@ -29,7 +29,7 @@ def check_disk(plan: ConversionPlan, out: Path, scratch: Path) -> None:
     left = (file for pattern in _RANK_FILES for file in scratch.glob(pattern) if file.is_file())
     free = shutil.disk_usage(existing(out)).free + sum(file.stat().st_size for file in left)
     if needed > free:
-        raise CheckpointError(
+        raise MissingToolError(
             f"the converted checkpoint needs {needed / 1e9:.2f} GB and the disk has {free / 1e9:.2f} GB free",
             "free space, or choose another OUT",
             code="DISK-SPACE",

@@ -16,7 +16,7 @@ from trtkit.engines.release import Release
 from trtkit.engines.runner import Runner, run_logged, wrapped
 from trtkit.engines.spec import EngineSpec
 from trtkit.engines.workers import HostRoom, bytes_per_worker, num_workers
-from trtkit.errors import BuildError
+from trtkit.errors import BuildError, MissingToolError
 from trtkit.progress import OnProgress, Progress
 
 
@@ -73,7 +73,7 @@ def build_engine(job: EngineJob, tools: BuildTools, out: Path, on_progress: OnPr
     verify_engine(job, checkpoint, out)
     try:
         store(tools.cache, key, out)
-    except (BuildError, OSError) as error:  # the engine stands; only the next build of it does not find it
+    except (BuildError, MissingToolError, OSError) as error:  # the engine stands; the next build does not find it
         with job.log_file.open("a", encoding="utf-8") as file:
             file.write(f"not kept for other builds: {error}\n")
 

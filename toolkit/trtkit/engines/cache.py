@@ -40,7 +40,7 @@ def store(cache: Path, key: str, built: Path) -> None:
     """Keep a finished engine, unless another build has kept the same one.
 
     Files are hard links where the file system allows it, so they cost no space twice. Raises BuildError LOCKED while
-    another build is keeping it, DISK on a full disk, OSError for a cache that cannot be written.
+    another build is keeping it, MissingToolError DISK on a full disk, OSError for a cache that cannot be written.
     """
     if is_complete(cache / key, key):
         return

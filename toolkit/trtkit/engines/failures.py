@@ -91,6 +91,7 @@ _KNOWN = (
         "DISK",
         "the disk is full {what}",
         "free space or choose another --out; earlier stages are kept",
+        missing=True,
     ),
     _Known(
         r"Cannot connect to the Docker daemon|permission denied while trying to connect",

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from deployments import LLAMA_1B, LLAMA_70B, yaml_document
 from known_models import fill_cache
+from rich.console import Console
 from tiny import tiny_config, write_json
 from trtkit.checkpoints.model_spec import ModelSpec, read_model_spec
+from trtkit.cli.plan import render
 from trtkit.config.load import load_config, parse_config
 from trtkit.config.presets import presets
 from trtkit.planning.gpus import find_gpu
@@ -185,3 +187,43 @@ def test_what_the_llm_api_reads_as_it_is_takes_no_host_memory_and_no_disk(tmp_pa
     assert (host.peak_bytes, host.disk_bytes) == (0, 0)
     made = load_config(presets()["llama70b_spec_llmapi"], ["draft.quantization=fp8"])
     assert 1.2e9 < plan_config(made, PlanRequest(tmp_path)).host.disk_bytes < 1.6e9
+
+
+@pytest.mark.parametrize("quantization", ["int4_awq", "int8_smoothquant"])
+def test_what_modelopt_quantises_is_held_whole(quantization: str, specs: dict[str, ModelSpec]) -> None:
+    """The target's 141 GB of bfloat16 and what is made of them."""
+    host = plan_of(specs, target__quantization=quantization).host
+    assert host.peak_bytes == host.unstreamed_bytes > 141e9
+
+
+@pytest.mark.parametrize(
+    "changes", [{"target__quantization": "fp8"}, {"kv_cache": {"dtype": "int8"}, "draft": ..., "speculation": ...}]
+)
+def test_measuring_scales_holds_two_layers(changes: dict[str, Any], specs: dict[str, ModelSpec]) -> None:
+    """A layer of 70B: 8192 * (8192 + 2 * 1024 + 8192 + 3 * 28672) weights, and two norms, in bfloat16."""
+    layer = 2 * (8192 * (2 * 8192 + 2 * 1024 + 3 * 28672) + 2 * 8192)
+    assert layer == pytest.approx(1.71e9, rel=0.01)
+    assert plan_of(specs, **changes).host.peak_bytes == (1 << 30) + 2 * layer
+
+
+def test_the_limits_that_follow_from_the_yaml_are_stated(specs: dict[str, ModelSpec]) -> None:
+    """2048 + 1024 tokens and 5 of a draft; a step may hold 8192 tokens, the builder's default."""
+    assert plan_record(plan_of(specs))["limits"] == {
+        "max_input_len": 2048,
+        "max_output_len": 1024,
+        "max_seq_len": 3077,
+        "max_num_tokens": 8192,
+    }
+    assert "prompt 2048 + answer 1024 = 3072 tokens (max_seq_len 3077, max_num_tokens 8192)" in shown(plan_of(specs))
+
+
+def test_the_table_says_who_holds_the_whole_model(specs: dict[str, ModelSpec]) -> None:
+    assert "nvidia-modelopt holds the whole model" in shown(plan_of(specs, target__quantization="int4_awq"))
+    assert "419.43 MB streamed; 288.95 GB if not" in shown(plan_of(specs, target__tensor_parallel=4))
+
+
+def shown(plan: Plan) -> str:
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(render(plan))
+    return capture.get()

@@ -92,6 +92,12 @@ def _models(plan: Plan) -> Table:
 
 def _memory(plan: Plan) -> Table:
     table = Table("", "", box=None, show_header=False, pad_edge=False)
+    asked, built = plan.config.limits, plan.models["target"].limits
+    table.add_row(
+        "limits",
+        f"prompt {asked.max_input_len} + answer {asked.max_output_len} = {asked.max_seq_len} tokens"
+        f" (max_seq_len {built.built_max_seq_len}, max_num_tokens {built.max_num_tokens})",
+    )
     where = f"{plan.given.gpu.name}" if plan.given.gpu else "this host"
     if plan.fit is not None and plan.fit.sequences:
         table.add_row("sequences that fit", f"{plan.fit.sequences} on {where}" + (", shared" if plan.shared else ""))
@@ -104,7 +110,9 @@ def _memory(plan: Plan) -> Table:
     if plan.rolling is not None and plan.rolling.ms_per_token is not None:
         cost = f"{plan.rolling.prefill_ms:.1f} ms per {plan.rolling.evict_tokens} tokens"
         table.add_row("rolling sinks", f"{cost}, {plan.rolling.ms_per_token:.3f} ms per token")
-    table.add_row("host memory", f"{size(plan.host.peak_bytes)} streamed; {size(plan.host.unstreamed_bytes)} if not")
+    streams = plan.host.peak_bytes < plan.host.unstreamed_bytes
+    whole = f"{size(plan.host.unstreamed_bytes)} if not" if streams else "nvidia-modelopt holds the whole model"
+    table.add_row("host memory", f"{size(plan.host.peak_bytes)}{' streamed' if streams else ''}; {whole}")
     if plan.host.builder_bytes_per_worker:
         table.add_row("trtllm-build", f"{size(plan.host.builder_bytes_per_worker)} per worker")
     table.add_row("disk", size(plan.host.disk_bytes))

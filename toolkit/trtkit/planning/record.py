@@ -30,6 +30,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "recommended_max_draft_len": plan.speculation.recommended if plan.speculation else 0,
         "host_peak_bytes": plan.host.peak_bytes,
         "disk_bytes": plan.host.disk_bytes,
+        "limits": _limits(plan),
         "gpu": asdict(plan.given.gpu) if plan.given.gpu else None,
         "context_tokens": plan.given.context_tokens,
         "host_unstreamed_bytes": plan.host.unstreamed_bytes,
@@ -52,6 +53,17 @@ def _model(model: ModelPlan, plan: Plan) -> dict[str, Any]:
         "buffer_bytes": model.buffer_bytes,
         "reference_cache_bytes": model.reference_cache_bytes,
         "time_per_token_ms": model.token_ms(gpu, context) if gpu else None,
+    }
+
+
+def _limits(plan: Plan) -> dict[str, int]:
+    """What one request may bring, and what the target's engine is built with because of it."""
+    asked, built = plan.config.limits, plan.models["target"].limits
+    return {
+        "max_input_len": asked.max_input_len,
+        "max_output_len": asked.max_output_len,
+        "max_seq_len": built.built_max_seq_len,
+        "max_num_tokens": built.max_num_tokens,
     }
 
 

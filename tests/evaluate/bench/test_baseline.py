@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from documented_reports import undocumented
 from trtkit.errors import DifferenceError, InputError
 from trtkit.evaluate.bench.baseline import DEFAULT_TOLERANCES, baseline_of, compare, measures_of, read_baseline
 from trtkit.evaluate.bench.run import BenchOptions, bench_deployment, refuse_regression, write_baseline
@@ -40,6 +41,10 @@ def bench(scale: float = 1.0, speedup: float = 1.5, acceptance: float = 0.5) -> 
 
 
 BASELINE = baseline_of(bench())
+
+
+def test_its_keys_are_on_the_page() -> None:
+    assert undocumented(BASELINE | {"runs": list(BASELINE["runs"].values())}) == set()
 
 
 def test_only_ratios_are_kept() -> None:

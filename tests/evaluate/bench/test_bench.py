@@ -7,6 +7,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from documented_reports import undocumented
 from trtkit.errors import InputError
 from trtkit.evaluate.bench.document import BenchContext, bench_document, run_name
 from trtkit.evaluate.bench.html import bench_html
@@ -141,6 +142,7 @@ def test_the_document_keeps_the_contract() -> None:
     runs, _ = bench(PLAN)
     document = json.loads(json.dumps(bench_document(runs, PLAN, CONTEXT), allow_nan=False))
     assert document["schema"] == "trtkit.bench-report/1"
+    assert undocumented(document) == set()
     for run in document["runs"]:
         assert run.keys() >= {
             "mode",

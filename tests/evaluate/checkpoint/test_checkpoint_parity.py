@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 from deployed_tiny import Tensors, change_checkpoint, change_weights, copy_of, deployed_tiny, drop_last_layer
+from documented_reports import undocumented
 from trtkit.builds import Build
 from trtkit.cli.main import cli
 from trtkit.errors import DifferenceError, InputError
@@ -62,6 +63,7 @@ FAULTS = [
 def test_a_clean_checkpoint_is_explained_by_rounding(build: Build) -> None:
     document = compare_checkpoint(build, CHOICE)
     assert (document["verdict"], document["first_fault"]) == ("explained", None)
+    assert undocumented(document) == set()
     assert len(document["points"]) == 2 * 3 + 2
     oracle, deployed = document["perplexity"]["oracle"], document["perplexity"]["deployed"]
     assert deployed == pytest.approx(oracle, rel=0.05)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from documented_reports import undocumented
 from parity_samples import answer, header, step
 from trtkit.errors import InputError
 from trtkit.evaluate.oracle.record import ParityRecord, RecordJournal, SkippedPrompt, read_record, write_record
@@ -16,6 +17,7 @@ RECORD = ParityRecord(header(), (A, B), (SkippedPrompt("c", "key-c", "too long")
 def test_a_record_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     write_record(tmp_path / "record.json", RECORD)
     assert read_record(tmp_path / "record.json") == RECORD
+    assert undocumented(json.loads((tmp_path / "record.json").read_text())) == set()
 
 
 def test_a_record_covers_the_prompts_it_answers_and_those_it_left_out() -> None:

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner, Result
 from deployed_tiny import MAX_DRAFT_LEN, deployed_tiny
+from documented_reports import undocumented
 from trtkit.builds import Build
 from trtkit.cli.main import cli
 from trtkit.server.triton_server import TritonServer
@@ -58,7 +59,7 @@ def test_a_clean_deployment_is_identical_and_leaves_its_reports(build: Build, ad
 
 
 def test_a_url_is_checked_with_the_record_of_its_build(build: Build, address: str, tmp_path: Path) -> None:
-    document_of(trtkit("parity", "record", build.folder, "--limit", "4", "--json"))
+    assert undocumented(document_of(trtkit("parity", "record", build.folder, "--limit", "4", "--json"))) == set()
     record = build.folder / "parity" / "record.json"
     arguments = ["--record", record, "--dtype", "float32", "--limit", "4", "--out", tmp_path, "--json"]
     document = document_of(trtkit("parity", "check", f"grpc://{address}", *arguments))

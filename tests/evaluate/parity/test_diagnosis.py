@@ -48,6 +48,12 @@ def test_a_pattern_of_differences_has_a_name(fault: str, is_wrong: Any) -> None:
     assert faults(is_wrong) == [fault]
 
 
+def test_streaming_is_no_suspect_where_no_wrong_prompt_was_also_asked_whole() -> None:
+    right = [case("a", 0, condition, wrong=False) for condition in ("cold", "whole")]
+    others = [case(name, 0, "cold", wrong=name == "b") for name in "bcd"]
+    assert [found.fault for found in diagnose(CheckResult((*right, *others)), TOKENS)] == ["unknown"]
+
+
 def test_nothing_different_has_none() -> None:
     assert faults(lambda k, condition: False) == []
 

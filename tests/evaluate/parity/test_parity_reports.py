@@ -4,6 +4,7 @@ import io
 import json
 from xml.etree import ElementTree
 
+from documented_reports import undocumented
 from parity_samples import answer, deployed, header, step
 from rich.console import Console
 from trtkit.cli.parity_tables import render
@@ -44,6 +45,7 @@ ALL_VERDICTS = document((10, 12), (10, 13), (9, 9), (10, 12, 14))
 
 def test_the_document_keeps_the_contract_and_survives_json() -> None:
     kept = json.loads(json.dumps(ALL_VERDICTS, allow_nan=False))
+    assert undocumented(kept) == set()
     assert {k: kept[k] for k in ("verdict", "identical", "near_tie", "different")} == {
         "verdict": "different",
         "identical": 1,

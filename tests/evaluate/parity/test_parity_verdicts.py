@@ -5,7 +5,7 @@ import math
 import pytest
 from parity_samples import END, answer, deployed, header, step
 from trtkit.evaluate.oracle.scored_token import ScoredToken
-from trtkit.evaluate.oracle.tolerance import NumericProfile
+from trtkit.evaluate.oracle.tolerance import LogitPair, NumericProfile, near_tie_tolerance
 from trtkit.evaluate.parity.verdicts import Referee, worst
 
 EXACT = Referee(header(), NumericProfile("float32", 2, 16))
@@ -41,6 +41,17 @@ def test_a_token_that_was_not_recorded_is_at_least_as_far_as_the_last_recorded_o
     found = COARSE.compare(ANSWER, deployed(31), 4).divergence
     assert found is not None
     assert (found.margin, found.margin_is_bound) == (5.0, True)
+
+
+def test_a_token_that_was_not_recorded_is_as_far_off_in_the_head_as_any_two_rows_can_be() -> None:
+    profile = NumericProfile("bfloat16", 2, 16)
+    near, far = (
+        Referee(header(max_row_norm=norm), profile).compare(ANSWER, deployed(31), 4).divergence for norm in (1.0, 3.0)
+    )
+    assert near is not None and far is not None
+    logits = near_tie_tolerance(profile, LogitPair(4.0, 0.0, 10.0))
+    assert far.tolerance - logits == pytest.approx(3 * (near.tolerance - logits))
+    assert near.tolerance == near_tie_tolerance(profile, LogitPair(4.0, 2.0, 10.0))
 
 
 def test_only_the_first_tokens_count_when_fewer_are_asked_for() -> None:

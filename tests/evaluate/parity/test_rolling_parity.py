@@ -20,7 +20,7 @@ from trtkit.evaluate.oracle.record import ParityRecord
 from trtkit.evaluate.oracle.record_choice import Expectation, PromptChoice, record_build, rolling_rule
 from trtkit.evaluate.oracle.rolling import RollingRule, Stretch, stretches_of
 from trtkit.evaluate.parity.check import CheckedCase, PlannedRequest
-from trtkit.evaluate.parity.past_window import is_judgeable, passes_window, steps_of_case
+from trtkit.evaluate.parity.past_window import is_judgeable, needs_following, passes_window, steps_of_case
 from trtkit.evaluate.parity.run import CheckOptions, check_parity
 from trtkit.evaluate.parity.summary import window_lines
 from trtkit.evaluate.parity.verdicts import Comparison
@@ -39,6 +39,19 @@ def test_what_is_shown_is_what_the_orchestrator_shows(
     token_ids = list(range(num_tokens))
     context = Context(token_ids, RollingWindow(sinks, window, evict))
     assert RollingRule(sinks, window, evict).shown(token_ids, room) == context.make_room(room)
+
+
+@pytest.mark.parametrize(
+    ("draft_len", "prompt_lengths", "rolls", "follows"),
+    [(3, None, True, True), (3, (5, 6), True, False), (0, None, True, False), (3, None, False, False)],
+)
+def test_a_different_answer_is_followed_only_where_drafts_moved_its_evictions(
+    draft_len: int, prompt_lengths: tuple[int, int] | None, rolls: bool, follows: bool
+) -> None:
+    """To another prompt the oracle has nothing to say: followed, its answer might pass for identical."""
+    got = Comparison("different", 0, prompt_lengths=prompt_lengths)
+    case = CheckedCase("a", "window", draft_len, "cold", got, Generation((1,), 0, ()))
+    assert needs_following(case, rolls) is follows
 
 
 def test_an_answer_is_cut_where_a_step_with_its_drafts_no_longer_fits() -> None:

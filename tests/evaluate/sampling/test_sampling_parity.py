@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 from deployed_tiny import MAX_DRAFT_LEN, change_weights, copy_of, deployed_tiny
+from documented_reports import undocumented
 from trtkit.builds import Build
 from trtkit.cli.main import cli
 from trtkit.server.triton_server import TritonServer
@@ -33,6 +34,7 @@ def sampling(build: Build, *arguments: str) -> tuple[int, dict[str, Any], str]:
 def test_a_clean_deployment_is_consistent_with_and_without_drafts(build: Build) -> None:
     exit_code, document, _ = sampling(build)
     assert (exit_code, document["verdict"]) == (0, "consistent")
+    assert undocumented(document) == set()
     assert document["command"].startswith(f"trtkit parity sampling {build.folder} --limit 3 ")
     assert {test["draft_len"] for test in document["tests"]} == {0, MAX_DRAFT_LEN}
     assert {test["position"] for test in document["tests"]} == {0, 1}

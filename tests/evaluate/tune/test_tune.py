@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from browser import assert_a_browser_draws
+from documented_reports import undocumented
 from trtkit.errors import InputError
 from trtkit.evaluate.bench.load import Timer
 from trtkit.evaluate.bench.plan import BenchPrompt
@@ -131,6 +132,7 @@ def test_a_gain_below_five_per_cent_is_off() -> None:
 def test_the_document_and_its_pages_hold_every_arm(tmp_path: Path) -> None:
     made = document(sweep(Deployment(FAST_ALONE)))
     assert json.loads(json.dumps(made, allow_nan=False))["schema"] == "trtkit.tune-report/1"
+    assert undocumented(made) == set()
     assert made["schedule"] == [{"up_to": 1, "draft_len": 2}, {"up_to": 4, "draft_len": 0}]
     arm = made["levels"][0]["arms"][2]
     assert arm["draft_len"] == 2 and arm["speedup"] == pytest.approx(100 / 60)

@@ -1,4 +1,4 @@
-"""How far rounding alone may move two logits apart. Pure: the formula of docs/verification.md, no model, no file."""
+"""How far rounding alone may move two logits apart. Pure: the formula of docs/tolerance.md, no model, no file."""
 
 import math
 from dataclasses import dataclass

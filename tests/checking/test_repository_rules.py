@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tiny_build import tiny_build
 from trtkit.checking.folder_checks import check_repository
+from trtkit.checking.rules.agreement import AGREEMENT_RULES
 from trtkit.checking.rules.edges import EDGE_RULES
 from trtkit.checking.rules.parameters import PARAMETER_RULES
 from trtkit.checking.rules.repository import REPOSITORY_RULES
@@ -83,6 +84,23 @@ def version(text: str) -> Edit:
         path.write_text(json.dumps({**json.loads(path.read_text()), "version": text}))
 
     return edit
+
+
+def logits_dtype(name: str) -> Edit:
+    def edit(build: Path) -> None:
+        path = build / "engines" / "target" / "config.json"
+        document = json.loads(path.read_text())
+        document["pretrained_config"]["logits_dtype"] = name
+        path.write_text(json.dumps(document))
+
+    return edit
+
+
+def streamingllm(build: Path) -> None:
+    path = build / "engines" / "target" / "config.json"
+    document = json.loads(path.read_text())
+    document["build_config"]["plugin_config"]["streamingllm"] = True
+    path.write_text(json.dumps(document))
 
 
 def as_engine(build: Path) -> None:
@@ -191,6 +209,20 @@ CASES: dict[str, tuple[Edit, Edit]] = {
             parameter(DRAFT, "gpu_device_ids", "2"),
         ),
     ),
+    "REPO-RELEASES": (all_of(as_engine, version("1.0.0")), version("1.0.0")),
+    "REPO-SINKS": (
+        all_of(as_engine, parameter(LLM, "sink_token_length", "4")),
+        all_of(as_engine, parameter(LLM, "sink_token_length", "4"), streamingllm),
+    ),
+    "REPO-BEAM": (
+        all_of(as_engine, parameter(LLM, "max_beam_width", "4")),
+        all_of(as_engine, parameter(LLM, "max_beam_width", "4"), engine("target", max_beam_width=4)),
+    ),
+    "REPO-VOCAB": (parameter("preprocessing", "vocab_size", "300"), parameter("preprocessing", "vocab_size", "320")),
+    "REPO-LOGITS": (
+        all_of(engine("target", gather_generation_logits=True), logits_dtype("float16")),
+        logits_dtype("float16"),
+    ),
     "EDGE-MODEL": (
         edit_text("ensemble", 'model_name: "postprocessing"', 'model_name: "post"'),
         edit_text("ensemble", 'model_name: "postprocessing"', 'model_name: "postprocessing"'),
@@ -225,7 +257,7 @@ def codes(build: Path) -> set[str]:
 
 
 def test_every_rule_has_a_case() -> None:
-    assert {rule.code for rule in (*REPOSITORY_RULES, *PARAMETER_RULES, *EDGE_RULES)} == set(CASES)
+    assert {rule.code for rule in (*REPOSITORY_RULES, *PARAMETER_RULES, *AGREEMENT_RULES, *EDGE_RULES)} == set(CASES)
 
 
 def test_the_repository_trtkit_writes_gives_no_finding(build: Path) -> None:
@@ -264,7 +296,9 @@ def test_an_unknown_field_is_found_with_its_place(build: Path) -> None:
     assert "colour" in finding.cause
 
 
-@pytest.mark.parametrize(("ids", "refused"), [("0;1", False), ("0;0", True), ("0,1;2,3", True)])
+@pytest.mark.parametrize(
+    ("ids", "refused"), [("0;1", False), ("0;0", True), ("0,1;2,3", True), ("gpu0", True), ("", False)]
+)
 def test_two_instances_of_one_rank_need_two_gpus(ids: str, refused: bool, build: Path) -> None:
     all_of(as_engine, parameter(LLM, "gpu_device_ids", ids))(build)
     assert ("REPO-DEVICES" in codes(build)) == refused

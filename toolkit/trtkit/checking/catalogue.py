@@ -6,6 +6,7 @@ from typing import Any
 from trtkit.checking.raised_codes import RAISED
 from trtkit.checking.rule import Rule
 from trtkit.checking.rules import CONFIG_RULES
+from trtkit.checking.rules.agreement import AGREEMENT_RULES
 from trtkit.checking.rules.edges import EDGE_RULES
 from trtkit.checking.rules.engine import ENGINE_RULES
 from trtkit.checking.rules.hf_checkpoint import HF_RULES
@@ -26,6 +27,7 @@ def all_rules() -> Iterator[Rule[Any]]:
     yield from ENGINE_RULES
     yield from REPOSITORY_RULES
     yield from PARAMETER_RULES
+    yield from AGREEMENT_RULES
     yield from EDGE_RULES
     yield from LLM_YAML_RULES
     yield from BUILT_RULES

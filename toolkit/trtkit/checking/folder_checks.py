@@ -7,6 +7,7 @@ from trtkit.builds import Build, open_build
 from trtkit.checking.config_check import check_config
 from trtkit.checking.raised import finding_of
 from trtkit.checking.rule import run_rules
+from trtkit.checking.rules.agreement import AGREEMENT_RULES
 from trtkit.checking.rules.edges import EDGE_RULES
 from trtkit.checking.rules.engine import ENGINE_RULES
 from trtkit.checking.rules.hf_checkpoint import HF_RULES
@@ -62,7 +63,7 @@ def check_engine(folder: Path) -> list[Finding]:
 def check_repository(folder: Path) -> list[Finding]:
     """Every config.pbtxt, every edge between models, and the engines that are on this disk."""
     repository, problems = read_repository(folder)
-    rules = (*REPOSITORY_RULES, *PARAMETER_RULES, *LLM_YAML_RULES)
+    rules = (*REPOSITORY_RULES, *PARAMETER_RULES, *AGREEMENT_RULES, *LLM_YAML_RULES)
     findings = [*problems, *run_rules(rules, repository, str(folder))]
     # Edges to a model whose config.pbtxt could not be read would only repeat that problem.
     findings += [] if problems else run_rules(EDGE_RULES, repository, str(folder))

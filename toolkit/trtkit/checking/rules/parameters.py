@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from trtkit.checking.rule import Hit, Rule, hit
+from trtkit.checking.rules.agreement import with_engine
 from trtkit.checking.subjects.engine import EngineFolder
 from trtkit.checking.subjects.repository import BLS, Repository, TritonModel
 from trtkit.engines.release import find_release
@@ -14,13 +15,13 @@ _SHARED_FRACTIONS = 0.95
 
 
 def _reuse_without_fmha(repository: Repository) -> Iterable[Hit]:
-    for model, engine in _with_engine(repository):
+    for model, engine in with_engine(repository):
         if reuses(model, engine) and not engine.paged_context_fmha:
             yield hit(model.place("parameters.enable_kv_cache_reuse"), engine=engine.folder / "config.json")
 
 
 def _drafts_without_reuse(repository: Repository) -> Iterable[Hit]:
-    for model, engine in _with_engine(repository):
+    for model, engine in with_engine(repository):
         if engine.max_draft_len and not reuses(model, engine):
             yield hit(model.place("parameters.enable_kv_cache_reuse"), engine=engine.folder / "config.json")
 
@@ -112,23 +113,17 @@ def _share_a_gpu(one: TritonModel, other: TritonModel) -> bool:
 
 def _devices(repository: Repository) -> Iterable[Hit]:
     """GPU lists, one for each instance, that do not name a GPU of its own for every rank of every instance."""
-    for model, engine in _with_engine(repository):
+    for model, engine in with_engine(repository):
         world, written = engine.info.world_size, model.parameter("gpu_device_ids")
         lists = [named.split(",") for named in written.split(";")] if written and not engine.is_reference else []
         everywhere = [device for named in lists for device in named]
-        if len(set(everywhere)) < len(everywhere) or any(len(named) != world for named in lists):
+        numbered = all(device.strip().isdigit() for device in everywhere)
+        if not numbered or len(set(everywhere)) < len(everywhere) or any(len(named) != world for named in lists):
             yield hit(model.place("parameters.gpu_device_ids"), model=model.name, ids=written, world=world)
 
 
 def _reference(repository: Repository) -> bool:
     return bool(repository.engines) and all(engine.is_reference for engine in repository.engines.values())
-
-
-def _with_engine(repository: Repository) -> Iterator[tuple[TritonModel, EngineFolder]]:
-    for model in repository.llm_models:
-        engine = repository.engines.get(model.name)
-        if engine is not None:
-            yield model, engine
 
 
 def _number(text: str) -> float:
@@ -227,10 +222,10 @@ PARAMETER_RULES: tuple[Rule[Repository], ...] = (
         code="REPO-DEVICES",
         severity="error",
         looks_at="repository",
-        when="gpu_device_ids does not name one GPU for every rank of the engine, or names one twice, be it in the "
+        when="gpu_device_ids does not number one GPU for every rank of the engine, or has one twice, be it in the "
         "lists of two instances",
-        cause="{model} names the GPUs {ids}, and its engine has {world} ranks, each of which needs one of its own",
-        fix="name {world} different GPUs, or leave gpu_device_ids out",
+        cause="{model} names the GPUs {ids}; its engine has world size {world}, and each rank needs one of its own",
+        fix="name as many different GPUs by their numbers (0,1 for two ranks), or leave gpu_device_ids out",
         source="ParallelConfig takes as many device ids as there are ranks; tensorrtllm_backend issue #166",
         find=_devices,
         example=hit("tensorrt_llm/config.pbtxt:parameters.gpu_device_ids", model="tensorrt_llm", ids="0,1", world=4),

@@ -59,6 +59,13 @@ def test_only_ratios_are_kept() -> None:
     }
 
 
+def test_only_one_request_at_a_time_is_held_to_transformers() -> None:
+    """It answers one at a time; more at once would excuse a slower deployment."""
+    document = bench()
+    document["runs"].append(run("speculative", 4, 90.0, 0.5) | {"concurrency": 4})
+    assert measures_of(document)["speculative K=4 c=4"] == {"acceptance_rate": 0.5, "mean_acceptance_length": 3.0}
+
+
 def test_a_slower_machine_is_no_regression() -> None:
     assert compare(bench(scale=0.1), BASELINE) == {"num_compared": 5, "regressions": []}
 

@@ -52,10 +52,19 @@ def test_two_checkpoints_are_held_against_each_other(pair: tuple[Path, Path]) ->
         assert 0 < row["here"] < 0.1
 
 
+def test_two_checkpoints_without_scales_have_no_table(tmp_path: Path) -> None:
+    source = tiny_checkpoint(tmp_path / "hf", dtype="bfloat16")
+    convert_to(source, tmp_path / "trt", ConversionOptions())
+    result = check(tmp_path / "trt", "--against", tmp_path / "trt")
+    assert result.exit_code == 0
+    assert result.stdout.replace("\n", "").rstrip().endswith(f"KV scales of {tmp_path / 'trt'}: absent")
+    assert "there" not in result.stdout
+
+
 def test_the_table_stands_below_the_findings(pair: tuple[Path, Path]) -> None:
     own, unit = pair
     result = check(unit, "--against", own)
-    assert f"{own}: calibrated" in result.stdout.replace("\n", "")
+    assert f"KV scales of {own}: calibrated" in result.stdout.replace("\n", "")
     assert "there / here" in result.stdout
 
 

@@ -7,7 +7,7 @@ import pytest
 from trtkit.evaluate.endpoints.endpoint import EndpointRequest
 from trtkit.evaluate.sampling.distribution import make_bins
 from trtkit.evaluate.sampling.draws import Source, sample_and_test
-from trtkit.evaluate.sampling.sequential import LOOKS, Design, decide, make_design
+from trtkit.evaluate.sampling.sequential import LEAST_ALPHA, LOOKS, Design, decide, make_design
 
 P = {7: 0.4, 8: 0.3, 9: 0.15, 10: 0.1, 11: 0.05}
 RUNS = 200
@@ -65,6 +65,15 @@ def test_a_source_at_the_stated_distance_is_found_with_the_stated_power(
 def test_a_grossly_wrong_source_is_rejected_at_the_first_look(design: Design) -> None:
     rejected, used = outcomes([0.05, 0.1, 0.15, 0.3, 0.4], design)
     assert (rejected, used) == (1.0, design.looks[0])
+
+
+@pytest.mark.parametrize("alpha", [0.001, 2 * LEAST_ALPHA])
+def test_a_small_level_still_rejects_what_is_grossly_wrong(alpha: float) -> None:
+    """No p-value is below one over the draws of the null distribution, so a small level needs many of them."""
+    bins = make_bins(P, 400)
+    counts = bins.count(rng().choice(list(P), size=400, p=[0.05, 0.1, 0.15, 0.3, 0.4]).tolist())
+    decision, p = decide(counts, bins.probabilities, Design(0.15, alpha, (400,) * len(LOOKS)), is_last=True, rng=rng())
+    assert (decision, p <= alpha / len(LOOKS)) == ("different", True)
 
 
 def test_each_source_is_drawn_no_further_than_its_tests_need(design: Design) -> None:

@@ -111,6 +111,16 @@ def test_a_missing_tokenizer_and_a_slow_one_are_told_apart(tmp_path: Path) -> No
     assert "only tokenizer.model is there" in finding.cause
 
 
+def test_a_tokenizer_that_is_a_program_is_named_and_not_run(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path)
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenization_qwen.py").write_text("raise SystemExit(1)\n")
+    (folder / "qwen.tiktoken").write_text("IQ== 0\n")
+    (finding,) = check_hf_checkpoint(folder)
+    assert finding.code == "TOK-MISSING" and "a program (tokenization_qwen.py)" in finding.cause
+    assert "trust_remote_code=True" in finding.fix
+
+
 @pytest.mark.parametrize("text", ["{}", "[1]", "no json", '{"model": {"vocab": 3}}'])
 def test_a_damaged_tokenizer_is_one_finding(text: str, tmp_path: Path) -> None:
     folder = checkpoint(tmp_path)

@@ -82,6 +82,27 @@ def test_the_word_for_sinks_that_sounds_like_streaming_is_explained(key: str) ->
         parse_config({**MINIMAL, key: True}, where="x.yaml")
 
 
+@pytest.mark.parametrize(
+    ("section", "key", "meant"),
+    [
+        ("limits", "max_seq_len", "max_input_len + max_output_len"),
+        ("limits", "max_num_tokens", "it follows from the limits"),
+        ("limits", "max_beam_width", "a build has one beam"),
+        ("kv_cache", "kv_cache_free_gpu_mem_fraction", "`trtkit plan` states it"),
+        ("kv_cache", "use_paged_context_fmha", "kv_cache.reuse"),
+        ("kv_cache", "enable_block_reuse", "kv_cache: {reuse: true}"),
+        ("kv_cache", "sink_token_length", "attention_sinks"),
+        ("limits", "gather_context_logits", "acceptance: logits"),
+        ("serving", "num_draft_tokens", "speculation.max_draft_len"),
+    ],
+)
+def test_a_name_of_tensorrt_llm_brings_what_stands_for_it(section: str, key: str, meant: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config({**MINIMAL, section: {key: 1}}, where="x.yaml")
+    line = next(line for line in str(caught.value).splitlines() if key in line)
+    assert line.strip().startswith(f"{section}.{key}: unknown key; ") and meant in line
+
+
 def test_all_mistakes_come_in_one_message() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config({**MINIMAL, "a": 1, "b": 2, "limits": {"max_input_len": "many"}}, where="x.yaml")

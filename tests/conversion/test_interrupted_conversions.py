@@ -177,7 +177,8 @@ def test_equal_inputs_give_equal_files_wherever_they_lie(tmp_path: Path) -> None
 
 
 def test_a_sliding_window_is_not_forgotten(tmp_path: Path) -> None:
-    """TensorRT-LLM's checkpoint has no place for it, so the report says what to set when serving."""
+    """TensorRT-LLM's checkpoint has no place for it, so the report says where it is set when serving."""
     report = convert_to(tiny.tiny_checkpoint(tmp_path / "source", "gemma2"), tmp_path / "out", ConversionOptions())
     notes = [(finding.code, finding.cause) for finding in report.findings]
     assert notes == [("CONV-WINDOW", "2 of 3 layers attend to the last 16 tokens only")]
+    assert report.findings[0].fix.startswith("`trtkit build` writes max_attention_window_size")

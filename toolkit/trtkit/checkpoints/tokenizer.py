@@ -109,12 +109,18 @@ def split_merges(data: bytes) -> tuple[bytes, bytes]:
 
 def _missing(folder: Path) -> tuple[str, str]:
     slow = next((name for name in ("tokenizer.model", "vocab.json", "vocab.txt") if (folder / name).is_file()), None)
-    if slow is None:
+    program = next((path.name for path in sorted(folder.glob("tokenization*.py"))), None)
+    if slow is None and program is None:
         return "the folder has no tokenizer", "copy the tokenizer files of the same model into it"
-    return (
-        f"only {slow} is there, and serving needs the fast form",
-        "write it with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)",
-    )
+    trusted = ", trust_remote_code=True" if program else ""
+    convert = f"AutoTokenizer.from_pretrained(folder{trusted}).save_pretrained(folder)"
+    if program is not None:
+        return (
+            f"the tokenizer is a program ({program}), which is not run, and serving needs the fast form",
+            f"use a revision that has a tokenizer.json, or, if you trust the program, write one: {convert} and the"
+            " packages that it imports; not every such tokenizer has a fast form",
+        )
+    return f"only {slow} is there, and serving needs the fast form", f"write it with transformers: {convert}"
 
 
 def _settings(folder: Path) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from trtkit.errors import ConfigError, InputError
     "--against",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Hold the KV scales of a TensorRT-LLM checkpoint against those of another one.",
+    help="Hold the KV scales of a checkpoint, TensorRT-LLM's or Hugging Face's, against those of another one.",
 )
 @with_output
 def command(output: Output, target: str, overrides: tuple[str, ...], opened: bool | None, **choices: Any) -> int:

@@ -11,8 +11,36 @@ from pydantic_core import ErrorDetails
 from trtkit.config.schema import BuildConfig
 
 _KINDS = ("none", "draft_target")  # of speculation; steps of pydantic's loc
-# TensorRT-LLM's word for attention sinks is often taken for the streaming of tokens (TensorRT-LLM issue #6207).
-_MISTAKABLE = {"streamingllm": "serving.streaming streams tokens, attention_sinks keeps endless sessions"}
+# TensorRT-LLM's own names, without underscores -> what stands for them here. Its word for attention sinks is often
+# taken for the streaming of tokens (TensorRT-LLM issue #6207), and nobody knows which limit bites (#1780, #2702).
+_MISTAKABLE = {
+    "streamingllm": "serving.streaming streams tokens, attention_sinks keeps endless sessions",
+    "sinktokenlength": "write attention_sinks: {sink_tokens: ..., window_tokens: ...}",
+    **dict.fromkeys(
+        ("maxattentionwindow", "maxattentionwindowsize"),
+        "a build writes the windows that the model has; attention_sinks keeps endless sessions",
+    ),
+    "maxseqlen": "it is max_input_len + max_output_len, and max_draft_len with a draft; `trtkit plan` states it",
+    "maxnumtokens": "it follows from the limits; `trtkit plan` states it",
+    "maxbeamwidth": "a build has one beam, as streams and drafts take no more",
+    **dict.fromkeys(
+        (
+            "freegpumemoryfraction",
+            "kvcachefreegpumemoryfraction",
+            "kvcachefreegpumemfraction",
+            "maxtokensinpagedkvcache",
+        ),
+        "a build works it out for both models; `trtkit plan` states it",
+    ),
+    **dict.fromkeys(("usepagedcontextfmha", "usefp8contextfmha"), "it follows from kv_cache.reuse and kv_cache.dtype"),
+    **dict.fromkeys(("enablekvcachereuse", "enableblockreuse"), "write kv_cache: {reuse: true}"),
+    **dict.fromkeys(
+        ("gathercontextlogits", "gathergenerationlogits", "gatheralltokenlogits"),
+        "only a draft hands out logits, and only for speculation.acceptance: logits",
+    ),
+    "numdrafttokens": "write speculation.max_draft_len",
+    "speculativedecodingmode": "write speculation: {kind: draft_target}",
+}
 _LONGEST_SHOWN = 60
 
 

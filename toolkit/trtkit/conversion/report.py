@@ -126,7 +126,7 @@ def _window(spec: ModelSpec, source: Path) -> Finding:
         "note",
         str(source),
         f"{num_sliding} of {spec.num_layers} layers attend to the last {spec.sliding_window} tokens only",
-        "`trtkit build` writes max_attention_window_size; a repository of your own must set it, or every layer sees all",
+        "`trtkit build` writes max_attention_window_size; a repository of your own must, or every layer sees all",
     )
 
 

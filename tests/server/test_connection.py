@@ -22,10 +22,25 @@ def build(tmp_path: Path) -> Build:
 def test_a_url_is_an_address_and_anything_else_a_folder() -> None:
     assert parse_address("grpc://host:8001") == Address("grpc", "host:8001")
     assert parse_address("http://host:8000/") == Address("http", "host:8000")
+    assert parse_address("grpc://[::1]:8001") == Address("grpc", "[::1]:8001")
     assert parse_address("build/demo") is None
 
 
-@pytest.mark.parametrize("url", ["ftp://host:8000", "grpc://host", "grpc://:8001", "grpc://host:port"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("ftp://host:8000", "grpc://host", "grpc://:8001", "grpc://host:port", "grpc://", "http:///h:1"),
+        *(
+            "http://host:99999",
+            "http://host:0",
+            "http://ho st:1",
+            "http://me@host:1",
+            "http://host:1/v2",
+            "grpc://::1:1",
+        ),
+        *("grpc://[::1:1", "grpc://host:-1", "grpc://host:1?a=b", "http://ho\x01st:1", "http://host:\u00b2"),
+    ],
+)
 def test_another_kind_of_url_is_refused(url: str) -> None:
     with pytest.raises(InputError, match="write grpc://host:port"):
         parse_address(url)

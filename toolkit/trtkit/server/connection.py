@@ -1,9 +1,11 @@
 """From what the user names, BUILD or URL, to an address that answers. Knows servers, no requests."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from trtkit.builds import Build, open_build
 from trtkit.errors import InputError
@@ -29,15 +31,28 @@ def parse_address(target: str) -> Address | None:
 
     Raises InputError for a URL that is none of ours.
     """
-    scheme, separator, rest = target.partition("://")
+    scheme, separator, _ = target.partition("://")
     if not separator:
         return None
-    host, colon, port = rest.rstrip("/").rpartition(":")
-    if scheme not in SCHEMES or not (host and colon and port.isdigit()):
+    address = host_and_port(target)
+    if scheme not in SCHEMES or address is None:
         raise InputError(
             f"{target} is no address of a server", "write grpc://host:port, or http://host:port", code="URL"
         )
-    return Address(scheme, f"{host}:{port}")
+    return Address(scheme, address)
+
+
+def host_and_port(url: str) -> str | None:
+    """host:port of a URL that has nothing else; an IPv6 host in brackets, as in the URL. None for anything else."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    extra = parts.path.strip("/") or parts.query or parts.fragment or parts.username
+    if not host or not port or extra or not host.isprintable() or " " in host:
+        return None
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @contextmanager
@@ -58,13 +73,15 @@ def open_address(target: str, options: ServerOptions, on_progress: OnProgress = 
 def open_server(build: Build, options: ServerOptions | None = None, on_progress: OnProgress = silent) -> Iterator[str]:
     """host:port, for gRPC, of the server that serves the build now, or of one that is started for the call.
 
-    A server that was started here is stopped at the end. Raises what TritonServer raises.
+    A server that was started here is stopped at the end, so other processes may not use it: they are refused. Raises
+    what TritonServer raises.
     """
     running = find_running(ServerFolders(build.folder).state)
-    if running is not None:
+    if running is not None and running.owner in (None, os.getpid()):
         yield running.endpoints.grpc
         return
-    with TritonServer(build.folder, options=options, on_progress=on_progress) as server:
+    own = replace(options or ServerOptions(), for_one_call=True)
+    with TritonServer(build.folder, options=own, on_progress=on_progress) as server:
         yield server.endpoints.grpc
 
 

@@ -20,7 +20,7 @@ from trtkit.server.endpoints import refuse_busy
 from trtkit.server.launch import ServerFolders, ServerOptions, load_order
 from trtkit.server.log import failure
 from trtkit.server.processes import start_process, stop_process, wait_until
-from trtkit.server.state import refuse_second
+from trtkit.server.state import clear_dead, refuse_second
 
 _READY_TIMEOUT_S = 1800.0  # the image may have to be fetched first
 _POLL_S = 0.2
@@ -76,6 +76,7 @@ class ContainerServer:
         """
         refuse_second(self.folders.state, self.folders.build)
         self._claim.take()
+        clear_dead(self.folders.state)
         refuse_busy(self.endpoints)
         write_text(self._run.standin / "model.py", STANDIN_SHIM)
         self.folders.log.unlink(missing_ok=True)

@@ -19,7 +19,8 @@ class ServerOptions:
 
     load_timeout_s is per model: a load that hangs would hang for ever. drain_s is how long requests under way may take
     after a stop was asked for; 0 ends the server at once. num_threads is for the arithmetic of each model's process;
-    None leaves it to PyTorch.
+    None leaves it to PyTorch. for_one_call: the server ends with what it was started for, so other processes must not
+    use it.
     """
 
     live_timeout_s: float = 60.0
@@ -27,6 +28,7 @@ class ServerOptions:
     drain_s: float = 0.0
     num_threads: int | None = None
     start_attempts: int = 4
+    for_one_call: bool = False
 
 
 @dataclass(frozen=True)

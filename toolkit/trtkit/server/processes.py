@@ -66,6 +66,17 @@ def start_time_of(pid: int) -> float | None:
         return None
 
 
+def describe_process(pid: int) -> str:
+    """A living process as its user knows it: "process 12 (trtkit parity check)"; its number alone where that is all."""
+    try:
+        words = psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return f"process {pid}"
+    starts = [number for number, word in enumerate(words) if Path(word).name == "trtkit"]
+    named = ["trtkit", *words[starts[0] + 1 : starts[0] + 3]] if starts else [Path(word).name for word in words[:1]]
+    return f"process {pid} ({' '.join(named)})"
+
+
 def kill_stubs(shm_prefix: str, grace_s: float = 0.0) -> None:
     """End every stub of one server: they have grace_s to go by themselves, then SIGKILL, for an orphan ignores SIGTERM.
 

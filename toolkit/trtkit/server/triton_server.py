@@ -1,5 +1,6 @@
 """TritonServer: a real server on a build directory, from start to stop, kept alive. Knows no models and no requests."""
 
+import os
 import secrets
 import threading
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from trtkit.server.incarnation import Crashed, Incarnation, crashed_for_good
 from trtkit.server.installation import TritonInstallation, find_installation
 from trtkit.server.launch import ServerFolders, ServerOptions, load_order, server_command, server_environment
 from trtkit.server.processes import start_process, start_time_of
-from trtkit.server.state import RunningServer, refuse_second, write_state
+from trtkit.server.state import RunningServer, clear_dead, refuse_second, write_state
 
 OnEvent = Callable[[str], None]
 _WATCH_PERIOD_S = 0.25
@@ -92,6 +93,7 @@ class TritonServer:
         refuse_second(self.folders.state, self.folders.build)
         self._claim.take()
         try:
+            clear_dead(self.folders.state)
             refuse_busy(self.endpoints)
             prepare_backends(installation, self.folders.backends)
             self.folders.log.unlink(missing_ok=True)
@@ -165,7 +167,8 @@ class TritonServer:
         started_at = start_time_of(pid)
         if started_at is None:
             raise Crashed("tritonserver ended just after it was ready")
-        write_state(self.folders.state, RunningServer(pid, started_at, incarnation.shm_prefix, self.endpoints))
+        owner = os.getpid() if self._options.for_one_call else None
+        write_state(self.folders.state, RunningServer(pid, started_at, incarnation.shm_prefix, self.endpoints, owner))
         self._incarnation = incarnation
 
     def _watch(self, installation: TritonInstallation) -> None:

@@ -1,5 +1,6 @@
 """Addresses at which something answers that is no Triton server, or speaks the other protocol, or nothing at all."""
 
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -28,6 +29,27 @@ def silent() -> Iterator[str]:
 
 
 @contextmanager
+def leaving() -> Iterator[str]:
+    """Takes connections and closes them, as Triton's HTTP port does with gRPC."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(16)
+        listening.settimeout(0.05)
+        ends = threading.Event()
+
+        def close_all() -> None:
+            while not ends.is_set():
+                with contextlib.suppress(TimeoutError):
+                    listening.accept()[0].close()
+
+        thread = threading.Thread(target=close_all, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        ends.set()
+        thread.join()
+
+
+@contextmanager
 def web_server() -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), _Nothing) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -38,8 +60,20 @@ def web_server() -> Iterator[str]:
 
 
 class _Nothing(BaseHTTPRequestHandler):
+    """Answers every GET, and no POST: as Triton's metrics port does."""
+
     def log_message(self, *_: object) -> None:
         """Silence."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        self.send_response(405)
+        self.end_headers()
+        self.wfile.write(b"Method Not Allowed")
 
 
 @contextmanager
@@ -80,6 +114,9 @@ def test_a_question_without_an_answer_ends_and_says_nothing_of_tokens(client_cla
     ("peer", "scheme", "message"),
     [
         (web_server, "grpc", "nothing at {} speaks gRPC"),
+        (web_server, "http", "what answers at {} is no Triton server; it says: Method Not Allowed"),
+        (leaving, "grpc", "nothing at {} speaks gRPC"),
+        (leaving, "http", "no Triton server answers at {}"),
         (other_grpc_server, "grpc", "what speaks gRPC at {} is no Triton server"),
         (other_grpc_server, "http", "what answers at {} does not speak HTTP"),
     ],
@@ -97,3 +134,11 @@ def test_the_grpc_port_of_a_triton_server_as_http_is_told_from_its_http_port() -
         result = CliRunner().invoke(cli, ["generate", url.replace("grpc:", "http:"), "hello"])
     assert result.exit_code == 4, result.exception
     assert "does not speak HTTP" in result.stderr and "as grpc://host:port" in result.stderr
+
+
+@pytest.mark.parametrize("host", ["a" * 70 + ".b", "nowhere.invalid", "\u00e9" * 70])
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_a_host_that_no_name_server_knows_is_said(scheme: str, host: str) -> None:
+    result = CliRunner().invoke(cli, ["generate", f"{scheme}://{host}:8000", "hello"])
+    assert result.exit_code == 4, result.exception
+    assert "SERVER-UNREACHABLE: " in result.stderr

@@ -20,6 +20,7 @@ from trtkit.serving.error_text import error_from_text
 from trtkit.serving.tensor import Outputs
 
 _EVENT = b"data: "
+_GIVE_PORT = "give Triton's HTTP port as http://host:port, or its gRPC port as grpc://host:port"
 
 
 class HttpClient:
@@ -47,7 +48,8 @@ class HttpClient:
         try:
             with _connected(self._address, self._timeout_s) as connection:
                 connection.request("GET", f"/v2/models/{model}/ready")
-                status = connection.getresponse().status
+                with connection.getresponse() as response:
+                    status = response.status
         except TimeoutError:
             raise _unreachable(self._address, f"nothing came within {self._timeout_s:g} s") from None
         if status != 200:
@@ -67,7 +69,8 @@ class HttpClient:
             try:
                 with _connected(self._address, self._timeout_s) as connection:
                     connection.request("GET", f"/v2/models/{BLS}/config")
-                    document = json.loads(connection.getresponse().read())
+                    with connection.getresponse() as response:
+                        document = json.loads(response.read())
             except (TimeoutError, ValueError):
                 return True  # the request itself will find out what is wrong
             self._pieces = bool(document.get("model_transaction_policy", {}).get("decoupled", False))
@@ -120,12 +123,12 @@ class HttpAnswer:
             return
         headers = {"Content-Type": "application/json"}
         connection.request("POST", f"/v2/models/{BLS}/generate_stream", self._body, headers)
-        response = connection.getresponse()
-        while line := self._line(response):
-            if line.startswith(_EVENT):
-                yield chunk_of(outputs_of(json.loads(line.removeprefix(_EVENT))), self._clock_ns())
-            elif line.strip():
-                raise _error(line)
+        with connection.getresponse() as response:
+            while line := self._line(response):
+                if line.startswith(_EVENT):
+                    yield chunk_of(outputs_of(json.loads(line.removeprefix(_EVENT))), self._clock_ns())
+                elif line.strip():
+                    raise _error(line, self._address)
 
     def _line(self, response: http.client.HTTPResponse) -> bytes:
         """The next line, within what is left of the deadline."""
@@ -157,12 +160,15 @@ def _array(value: Any) -> Any:
     return np.array(values)
 
 
-def _error(line: bytes) -> RequestError | ServerError:
+def _error(line: bytes, address: str) -> RequestError | ServerError:
     """Triton answers some errors as plain JSON instead of an event."""
     try:
         return error_from_text(str(json.loads(line)["error"]), source=BLS)
     except (ValueError, KeyError, TypeError):
-        return error_from_text(line.decode("utf-8", "replace"), source=BLS)
+        said = line[:200].decode("utf-8", "replace").strip()
+        return ServerError(
+            f"what answers at {address} is no Triton server; it says: {said}", _GIVE_PORT, code="SERVER-UNREACHABLE"
+        )
 
 
 @contextlib.contextmanager
@@ -177,11 +183,9 @@ def _connected(address: str, timeout_s: float | None) -> Iterator[http.client.HT
         if isinstance(error, http.client.RemoteDisconnected):
             raise _unreachable(address, str(error)) from None
         raise ServerError(
-            f"what answers at {address} does not speak HTTP",
-            "give Triton's HTTP port as http://host:port, or its gRPC port as grpc://host:port",
-            code="SERVER-UNREACHABLE",
+            f"what answers at {address} does not speak HTTP", _GIVE_PORT, code="SERVER-UNREACHABLE"
         ) from None
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, UnicodeError, http.client.HTTPException) as error:  # UnicodeError: no name of a host
         raise _unreachable(address, str(error) or type(error).__name__) from None
     finally:
         connection.close()

@@ -1,12 +1,14 @@
 """Failures of gRPC, or of Triton before any model was asked, as errors of ours. Knows status codes, no connection."""
 
+import re
+
 import grpc
 
 from trtkit.errors import RequestError, ServerError
 from trtkit.serving.error_text import error_from_text
 
-# In gRPC's own words for a peer that is silent, or that answers with something else, when a connection is opened.
-_NOT_GRPC = ("SETTINGS", "HTTP/2")
+# gRPC's own words when a connection is opened to a peer that is silent, says something else, or (Triton's HTTP) leaves.
+_NOT_GRPC = re.compile(r"SETTINGS|HTTP/2|failed to connect .*(?:Socket closed|Connection reset|Broken pipe)", re.DOTALL)
 _GIVE_ADDRESS = "start one with trtkit serve BUILD, or give its grpc://host:port"
 _GIVE_PORT = "give Triton's gRPC port as grpc://host:port, or its HTTP port as http://host:port"
 
@@ -40,7 +42,7 @@ def question_error(error: grpc.RpcError, address: str, *, timeout_s: float) -> R
 
 
 def _unreachable(address: str, details: str) -> ServerError:
-    if any(words in details for words in _NOT_GRPC):
+    if _NOT_GRPC.search(details):
         return ServerError(f"nothing at {address} speaks gRPC: {details}", _GIVE_PORT, code="SERVER-UNREACHABLE")
     return ServerError(
         f"no Triton server answers at {address}, or it went away: {details}", _GIVE_ADDRESS, code="SERVER-UNREACHABLE"

@@ -86,5 +86,5 @@ def test_a_damaged_record_is_refused(damage, tmp_path: Path) -> None:  # type: i
 
 
 def test_a_missing_record_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="trtkit parity record"):
+    with pytest.raises(InputError, match=r"PARITY-RECORD: .*record\.json: cannot read"):
         read_record(tmp_path / "record.json")

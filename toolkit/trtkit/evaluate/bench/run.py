@@ -30,7 +30,7 @@ from trtkit.evaluate.bench.prompts import bench_prompts, trace_prompts
 from trtkit.evaluate.bench.summary import bench_junit, bench_markdown
 from trtkit.evaluate.bench.traffic import prompts_jsonl, trace_jsonl
 from trtkit.evaluate.endpoints.asynchronous import AsyncTritonEndpoint, Threaded
-from trtkit.evaluate.endpoints.deployment import Target, open_address, refuse_drafts_without_draft, refuse_llmapi
+from trtkit.evaluate.endpoints.deployment import Target, open_address, refuse_draft_lengths, refuse_llmapi
 from trtkit.evaluate.endpoints.endpoint import AsyncEndpoint, Endpoint
 from trtkit.evaluate.endpoints.workers import run_loop
 from trtkit.evaluate.oracle.configured_file import configured_file
@@ -164,7 +164,7 @@ def _refuse_unfit(target: Target, options: BenchOptions) -> None:
             f"give --requests {most} or more, or a smaller --concurrency",
             code="BENCH",
         )
-    refuse_drafts_without_draft(target, options.draft_lens)
+    refuse_draft_lengths(target, options.draft_lens)
 
 
 def _plan(target: Target, options: BenchOptions) -> BenchPlan:

@@ -80,12 +80,20 @@ def _has_host(url: str) -> bool:
         return False
 
 
-def refuse_drafts_without_draft(target: Target, draft_lens: Sequence[int]) -> None:
-    """Raise InputError when drafts are asked for of a build without a draft, or of a server that cannot be told."""
+def refuse_draft_lengths(target: Target, draft_lens: Sequence[int]) -> None:
+    """Raise InputError when drafts are asked for of a build without a draft or with a shorter one, or of a server that
+    cannot be told; before anything is measured or a server started for it."""
     if draft_lens and target.is_foreign:
         raise InputError(f"{target.name} chooses its own draft length", "leave --draft-len out", code="NO-DRAFT")
     if any(draft_lens) and target.build is not None and target.build.config.draft is None:
         raise InputError(f"{target.name} has no draft", "leave --draft-len out, or build with a draft", code="NO-DRAFT")
+    most = target.build.config.max_draft_len if target.build is not None else None
+    if most is not None and max(draft_lens, default=0) > most:
+        raise InputError(
+            f"{target.name} drafts at most {most} tokens, and {max(draft_lens)} are asked for",
+            "give a smaller --draft-len, or build with a larger speculation.max_draft_len",
+            code="SPEC-K",
+        )
 
 
 def refuse_llmapi(build: Build | None) -> None:

@@ -216,7 +216,10 @@ def read_record(path: Path) -> ParityRecord:
         )
     except OSError as error:
         raise InputError(
-            f"cannot read the parity record: {error.strerror}", "run trtkit parity record first", where=str(path)
+            f"cannot read the parity record: {error.strerror}",
+            "run trtkit parity record first",
+            code="PARITY-RECORD",
+            where=str(path),
         ) from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(

@@ -10,7 +10,7 @@ from typing import Any
 from trtkit import __version__
 from trtkit.builds import Build
 from trtkit.errors import InputError
-from trtkit.evaluate.endpoints.deployment import Target, identified, open_endpoint, refuse_drafts_without_draft
+from trtkit.evaluate.endpoints.deployment import Target, identified, open_endpoint, refuse_draft_lengths
 from trtkit.evaluate.endpoints.endpoint import Endpoint
 from trtkit.evaluate.oracle.libraries import require_oracle_libraries
 from trtkit.evaluate.oracle.numerics import GivenFormats, formats_of, numeric_profile
@@ -71,6 +71,7 @@ def check_parity(
     """
     if target.build is not None:
         options.formats.refuse_for(target.build)
+    refuse_draft_lengths(target, options.draft_lens)
     out = _out(target, options)
     refuse_unwritable(out)
     expected = _expectation(target, options, on_progress)
@@ -233,7 +234,7 @@ def _concurrency(target: Target) -> int:
 def _draft_lens(target: Target, options: CheckOptions) -> tuple[int | None, ...]:
     """Off, one token, and the build's most; and what the deployment does by itself, where it chooses by itself."""
     if options.draft_lens:
-        refuse_drafts_without_draft(target, options.draft_lens)
+        refuse_draft_lengths(target, options.draft_lens)
         return tuple(dict.fromkeys(options.draft_lens))
     if target.is_foreign:
         return (None,)

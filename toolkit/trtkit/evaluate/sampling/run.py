@@ -11,7 +11,7 @@ from trtkit import __version__
 from trtkit.builds import Build
 from trtkit.checkpoints.stop_ids import read_stop_ids
 from trtkit.errors import DifferenceError, InputError
-from trtkit.evaluate.endpoints.deployment import Target, open_endpoint, refuse_llmapi
+from trtkit.evaluate.endpoints.deployment import Target, open_endpoint, refuse_draft_lengths, refuse_llmapi
 from trtkit.evaluate.endpoints.endpoint import Endpoint, EndpointRequest
 from trtkit.evaluate.endpoints.workers import workers
 from trtkit.evaluate.oracle.record import SkippedPrompt
@@ -77,6 +77,7 @@ def check_sampling(build: Build, options: SamplingOptions, on_progress: OnProgre
     here (see refuse_bias).
     """
     refuse_llmapi(build)
+    refuse_draft_lengths(Target(str(build.folder), build), options.draft_lens)
     out = build.folder / "parity"
     refuse_unwritable(out)
     asked = _ask(build, options)

@@ -13,7 +13,7 @@ from trtkit.errors import InputError
 from trtkit.evaluate.bench.load import Timer
 from trtkit.evaluate.bench.prompts import bench_prompts
 from trtkit.evaluate.endpoints.asynchronous import AsyncTritonEndpoint
-from trtkit.evaluate.endpoints.deployment import Target, open_address, refuse_drafts_without_draft, refuse_llmapi
+from trtkit.evaluate.endpoints.deployment import Target, open_address, refuse_draft_lengths, refuse_llmapi
 from trtkit.evaluate.endpoints.workers import run_loop
 from trtkit.evaluate.oracle.record_choice import PromptChoice
 from trtkit.evaluate.reports.figure import require_plots
@@ -71,7 +71,7 @@ def tune_deployment(
     schedule = schedule_of(levels)
     if schedule is None:
         raise InputError(
-            f"{plan.budget_s:.0f} s were over before the first round of requests",
+            f"{plan.budget_s:g} s were over before the first round of requests",
             "give more with --budget, or ask for shorter answers with --max-new-tokens",
             code="TUNE-BUDGET",
         )
@@ -110,7 +110,7 @@ def _plan(target: Target, options: TuneOptions) -> TunePlan:
             "give them with --draft-len and --concurrency, or give the build directory",
             code="TUNE",
         )
-    refuse_drafts_without_draft(target, options.draft_lens or (1,))
+    refuse_draft_lengths(target, options.draft_lens or (1,))
     prompts, skipped = bench_prompts(build, options.choice, _NUM_PROMPTS)
     return TunePlan(
         draft_lens=options.draft_lens or candidate_lengths(build.config.max_draft_len if build else 1),

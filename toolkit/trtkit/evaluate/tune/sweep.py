@@ -94,7 +94,7 @@ class Sweep:
         self, draft_len: int, concurrency: int, prompts: Sequence[BenchPrompt]
     ) -> tuple[list[Answered], int]:
         name = f"K={draft_len}" if draft_len else "plain"
-        stage = f"{name} at {concurrency} of {self._plan.budget_s:.0f} s"
+        stage = f"{name} at {concurrency} of {self._plan.budget_s:g} s"
         self._on_progress(Progress(stage, round(self.elapsed_s), round(self._plan.budget_s), "seconds"))
         sent = [tag_prompt(prompt, next(self._tags)) if self._plan.cold else prompt for prompt in prompts]
         load = Load("speculative" if draft_len else "target", draft_len, concurrency)

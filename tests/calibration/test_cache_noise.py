@@ -58,6 +58,14 @@ def test_it_is_that_of_every_number(seed: int, share: float, bias: float, kind: 
     assert cache_noise(statistics.record(), scale, kind) == pytest.approx(expected_noise(x, scale, kind), rel=rel)
 
 
+def test_the_largest_number_is_no_larger_than_it_was() -> None:
+    """The middle of its bin is, and would be cut by a scale that keeps all that was measured."""
+    x = torch.tensor([[1.0], [-1.0]]).repeat(100, 4)
+    statistics = TensorStatistics(4, 2)
+    statistics.update(x)
+    assert cache_noise(statistics.record(), 1.0 / LARGEST["int8"], "int8") == 0
+
+
 @pytest.mark.parametrize("value", [0.0, 3.3, -1e-30, 1e37])
 def test_where_the_tokens_do_not_differ_nothing_is_lost(value: float) -> None:
     x = torch.full((300, 4), value)

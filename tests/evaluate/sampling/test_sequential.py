@@ -67,6 +67,20 @@ def test_a_grossly_wrong_source_is_rejected_at_the_first_look(design: Design) ->
     assert (rejected, used) == (1.0, design.looks[0])
 
 
+def test_a_look_rejects_at_its_share_of_the_level(design: Design) -> None:
+    """Each look at the whole level would make four times the false alarms."""
+    size = design.looks[0]
+    bins = make_bins(P, size)
+    expected = [round(p * size) for p in bins.probabilities]
+    found = {}
+    for moved in range(size // 4):
+        counts = np.array([expected[0] + moved, expected[1] - moved, *expected[2:]])
+        decision, p = decide(counts, bins.probabilities, design, is_last=True, rng=rng())
+        found[p] = decision
+    between = [decision for p, decision in found.items() if design.alpha_per_look < p <= design.alpha]
+    assert between and set(between) == {"consistent"}
+
+
 @pytest.mark.parametrize("alpha", [0.001, 2 * LEAST_ALPHA])
 def test_a_small_level_still_rejects_what_is_grossly_wrong(alpha: float) -> None:
     """No p-value is below one over the draws of the null distribution, so a small level needs many of them."""

@@ -22,7 +22,7 @@ from trtkit.engines.build import BuildTools
 from trtkit.engines.cache import cache_size
 from trtkit.engines.inspect import read_engine
 from trtkit.engines.release import find_release
-from trtkit.engines.runner import Runner, choose_runner, wrapped
+from trtkit.engines.runner import Runner, choose_runner, pinned_image, wrapped
 from trtkit.engines.workers import HostRoom
 from trtkit.errors import BuildError, InputError, MissingToolError
 from trtkit.pipeline.dry_run import dry_run
@@ -296,6 +296,29 @@ def test_a_container_runs_the_same_command_with_its_folders_inside(site: Site) -
     mounted = {line.split(":")[0] for line in log if line.startswith(str(site.folder)) and ":" in line}
     assert {str((report.out / "checkpoints" / "target").resolve())} <= mounted
     assert read_engine(report.out / "engines" / "target").version == "1.2.1"
+
+
+def test_the_image_that_built_the_engines_is_pinned_by_its_digest(site: Site) -> None:
+    """Tags move; the script that serves in a container, and the manifest, name what the engines were built in."""
+    options, pinned = site.options(), "registry/tritonserver@sha256:" + "0" * 64
+    docker = site.folder / "1.2.1" / "docker"
+    answer = f'if [ "$1 $2" = "image inspect" ]; then echo \'["{pinned}"]\'; exit; fi\n'
+    docker.write_text("#!/bin/sh\n" + answer + 'while [ "$1" != "image" ]; do shift; done\nshift\nexec "$@"\n')
+    docker.chmod(0o755)
+    assert options.tools is not None
+    tools = dataclasses.replace(options.tools, runner=Runner("docker", "docker", "image"))
+    report = build(load_config(site.config_file), dataclasses.replace(options, tools=tools))
+    assert json.loads((report.out / "manifest.json").read_text())["launch"]["pinned_image"] == pinned
+    assert pinned in (report.out / "launch" / "serve-container.sh").read_text()
+
+
+@pytest.mark.parametrize("says", ["null", "[]", "no JSON", "exit 1"])
+def test_an_image_without_a_digest_is_pinned_to_none(says: str, tmp_path: Path) -> None:
+    program = tmp_path / "docker"
+    program.write_text(f"#!/bin/sh\n{says if says == 'exit 1' else f'echo {says!r}'}\n")
+    program.chmod(0o755)
+    assert pinned_image(Runner("docker", str(program), "image")) is None
+    assert pinned_image(Runner("local")) is None
 
 
 def test_the_container_command_is_exact() -> None:

@@ -1,5 +1,6 @@
 """Runs a build command on this machine or in the release's container. Knows processes and mounts, not engines."""
 
+import json
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from trtkit.errors import MissingToolError
 RunnerName = Literal["local", "docker"]
 _CONTAINER_PROGRAMS = ("docker", "podman")
 _STOP_TIMEOUT_S = 20
+_ASK_TIMEOUT_S = 30
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,22 @@ def wrapped(command: Sequence[str], runner: Runner, mounts: Sequence[Path]) -> l
     gpus = ["--gpus", "all"] if runner.program == "docker" else ["--device", "nvidia.com/gpu=all"]
     limits = ["--ipc=host", "--ulimit", "memlock=-1", "--ulimit", "stack=67108864"]
     return [runner.program, "run", "--rm", *gpus, *limits, *volumes, runner.image, *command]
+
+
+def pinned_image(runner: Runner) -> str | None:
+    """The runner's image by its digest (name@sha256:...), as the container runtime knows it once it is pulled.
+
+    None without a container, and for an image that came from no registry.
+    """
+    if runner.program is None or runner.image is None:
+        return None
+    command = [runner.program, "image", "inspect", "--format", "{{json .RepoDigests}}", runner.image]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=True)
+        names = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    return next((name for name in names or () if isinstance(name, str)), None)
 
 
 def run_logged(command: Sequence[str], log_file: Path, on_line: Callable[[str], None]) -> int:

@@ -79,7 +79,7 @@ def _trtllm_serve(request: BuildRequest) -> dict[str, str]:
 
 
 def _container(request: BuildRequest) -> Container | None:
-    image = request.release.container
+    image = request.image or request.release.container
     if image is None:
         return None
     serving = request.config.serving

@@ -57,11 +57,13 @@ def manifest_document(
 
 
 def _launch(request: BuildRequest) -> dict[str, Any]:
-    """How a server with GPUs is started, why so, and the image it is for; nothing for the reference backend."""
+    """How a server with GPUs is started, why so, and the image it is for, by tag and digest; nothing for the
+    reference backend."""
     launch = server_launch(request)
     if launch is None:
         return {}
-    return {"launch": {"mode": launch.mode, "reason": launch.reason, "image": request.release.container}}
+    image = {"image": request.release.container, "pinned_image": request.image}
+    return {"launch": {"mode": launch.mode, "reason": launch.reason, **image}}
 
 
 def write_manifest(out: Path, document: dict[str, Any]) -> Path:

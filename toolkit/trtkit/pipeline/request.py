@@ -23,7 +23,8 @@ class BuildRequest:
 
     sm: of the GPU that engines are built on and for; None when neither the YAML nor this machine names one.
     calibrations: role -> the file that `trtkit calibrate` wrote, for the roles that have one. measured: the roles whose
-    scales the build measures itself -> digest of the texts, None for those that trtkit ships.
+    scales the build measures itself -> digest of the texts, None for those that trtkit ships. image: the one that
+    engines were built in, by its digest; None where that is not known.
     """
 
     config: BuildConfig
@@ -32,6 +33,7 @@ class BuildRequest:
     sm: int | None = None
     calibrations: Mapping[str, Path] = field(default_factory=dict)
     measured: Mapping[str, str | None] = field(default_factory=dict)
+    image: str | None = None
 
     @property
     def converted(self) -> tuple[str, ...]:

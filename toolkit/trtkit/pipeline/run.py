@@ -3,7 +3,7 @@
 import shlex
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from trtkit.checking.report import refuse_unknown_codes
 from trtkit.config.schema import BuildConfig
 from trtkit.doctor import Machine, inspect_machine
 from trtkit.engines.build import BuildTools
-from trtkit.engines.runner import RunnerName
+from trtkit.engines.runner import RunnerName, choose_runner, pinned_image
 from trtkit.errors import BuildError
 from trtkit.findings import Finding, refuse_errors
 from trtkit.launch.files import SERVE
@@ -170,6 +170,7 @@ def _build(
     findings += [finding for finding in stage_findings(stages, request) if finding.code not in options.ignore]
     if options.only is not None:
         return BuildReport(request.out, tuple(results), tuple(findings), None)
+    request = replace(request, image=_image(request, options))
     try:
         write_launch(request)
         document = manifest_document(request, options.overrides, options.ignore, findings, results)
@@ -188,6 +189,14 @@ def _with_tools(
         return {}
     tools = options.tools or find_tools(request, inspect_machine(), options.runner, options.cache)
     return work_of_engines(request, {stage.name: stage.key for stage in plan}, tools, on_progress)
+
+
+def _image(request: BuildRequest, options: BuildOptions) -> str | None:
+    """The image that the engines were built in, which serves them best: tags move."""
+    if request.config.backend != "engine" or (options.tools is None and options.runner != "docker"):
+        return None
+    runner = options.tools.runner if options.tools else choose_runner(options.runner, request.release)
+    return pinned_image(runner)
 
 
 def _refuse_unmeasured(plan: list[Stage]) -> None:

@@ -155,7 +155,7 @@ def test_jsonl_is_known_by_its_ending_in_any_case(tmp_path: Path) -> None:
     assert read_texts(tmp_path / "SET.JSONL")[0].token_ids == (5, 6)
 
 
-@pytest.mark.parametrize("messages", ['"hi"', "[1]", '{"role": "user"}', '[{"role": "user"}]'])
+@pytest.mark.parametrize("messages", ["5", '"hi"', "[1]", '{"role": "user"}', '[{"role": "user"}]'])
 def test_messages_of_another_shape_are_refused_in_words(messages: str, tmp_path: Path) -> None:
     (tmp_path / "set.jsonl").write_text(f'{{"messages": {messages}}}')
     with pytest.raises(InputError, match='"messages" is a list of'):

@@ -163,6 +163,21 @@ def test_an_arm_is_compared_over_the_rungs_that_it_was_in() -> None:
     ]
 
 
+def test_a_length_that_was_dropped_early_is_not_recommended_for_its_few_requests() -> None:
+    halving = Halving([1, 2], 4)
+    for draft_len, ms in ((0, 100), (1, 30), (2, 50), (0, 100), (2, 60)):
+        done = Arrival(ms * MS, 10)
+        answer = Answered(EndpointRequest("", 10, draft_len), "g", Generation(tuple(range(10)), 0, (done,)))
+        halving.arms[draft_len].add([answer], ms * MS)
+    assert max(halving.results, key=lambda result: result.speedup).draft_len == 1
+    assert halving.recommended == 2
+
+
+def test_the_schedule_rises_with_the_load_whatever_was_measured_first() -> None:
+    schedule = schedule_of(sweep(Deployment(FAST_ALONE), concurrencies=(4, 1)))
+    assert schedule == DraftSchedule((Step(1, 2), Step(4, 0)))
+
+
 @pytest.mark.parametrize(
     ("max_draft_len", "lengths"), [(1, (1,)), (4, (1, 2, 3, 4)), (5, (1, 2, 3, 4, 5)), (16, (1, 2, 3, 4, 6, 9, 13, 16))]
 )

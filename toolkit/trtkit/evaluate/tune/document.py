@@ -59,7 +59,8 @@ def schedule_of(levels: Sequence[TunedLevel]) -> DraftSchedule | None:
 
     None when nothing was measured.
     """
-    found = sorted((level.concurrency, level.halving.recommended) for level in levels if level.halving.results)
+    in_order = sorted(levels, key=lambda level: level.concurrency)
+    found = ((level.concurrency, level.halving.recommended) for level in in_order)
     steps = tuple(Step(concurrency, draft_len) for concurrency, draft_len in found if draft_len is not None)
     return DraftSchedule(steps) if steps else None
 

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from tiny_build import tiny_build, tiny_config
+from trtkit.builds import open_build
 from trtkit.client.request import Chunk, GenerateRequest
 from trtkit.client.triton_client import TritonClient
-from trtkit.errors import ServerError
+from trtkit.errors import InputError, ServerError
+from trtkit.server.connection import open_server
 from trtkit.server.launch import ServerOptions
 from trtkit.server.triton_server import TritonServer
 
@@ -41,6 +43,9 @@ def test_answers_under_way_are_finished_and_new_ones_refused(endless: Path, num_
         with TritonClient(server.endpoints.grpc) as late, pytest.raises(ServerError):
             while True:
                 list(late.generate(GenerateRequest("hello", 1, deadline_s=30)))
+        assert stopping.is_alive()
+        with pytest.raises(InputError, match="SERVER-RUNNING"), open_server(open_build(endless)):
+            pass
         chunks += answer
         assert sum(len(chunk.token_ids) for chunk in chunks) == 600
         assert chunks[-1].figures is not None

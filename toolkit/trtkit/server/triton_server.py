@@ -109,11 +109,11 @@ class TritonServer:
         self._stopping.set()
         with self._changing:
             if self._incarnation is not None:
+                self.folders.state.unlink(missing_ok=True)  # first: a server that drains is for nobody else
                 try:
                     self._incarnation.end(self._options.drain_s)
                 finally:
                     self._incarnation = None
-                    self.folders.state.unlink(missing_ok=True)
         if self._watcher is not None:
             self._watcher.join()
             self._watcher = None

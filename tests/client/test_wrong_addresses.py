@@ -73,7 +73,7 @@ class _Nothing(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.send_response(405)
         self.end_headers()
-        self.wfile.write(b"Method Not Allowed")
+        self.wfile.write(b'{"error":"Method Not Allowed"}')
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def test_a_question_without_an_answer_ends_and_says_nothing_of_tokens(client_cla
     ("peer", "scheme", "message"),
     [
         (web_server, "grpc", "nothing at {} speaks gRPC"),
-        (web_server, "http", "what answers at {} is no Triton server; it says: Method Not Allowed"),
+        (web_server, "http", "what answers at {} is not Triton's HTTP port; it says: Method Not Allowed"),
         (leaving, "grpc", "nothing at {} speaks gRPC"),
         (leaving, "http", "no Triton server answers at {}"),
         (other_grpc_server, "grpc", "what speaks gRPC at {} is no Triton server"),

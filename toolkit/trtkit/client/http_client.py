@@ -124,6 +124,8 @@ class HttpAnswer:
         headers = {"Content-Type": "application/json"}
         connection.request("POST", f"/v2/models/{BLS}/generate_stream", self._body, headers)
         with connection.getresponse() as response:
+            if response.status == http.client.METHOD_NOT_ALLOWED:  # Triton's metrics port, which answers any GET
+                raise _foreign(self._address, response.reason)
             while line := self._line(response):
                 if line.startswith(_EVENT):
                     yield chunk_of(outputs_of(json.loads(line.removeprefix(_EVENT))), self._clock_ns())
@@ -165,10 +167,12 @@ def _error(line: bytes, address: str) -> RequestError | ServerError:
     try:
         return error_from_text(str(json.loads(line)["error"]), source=BLS)
     except (ValueError, KeyError, TypeError):
-        said = line[:200].decode("utf-8", "replace").strip()
-        return ServerError(
-            f"what answers at {address} is no Triton server; it says: {said}", _GIVE_PORT, code="SERVER-UNREACHABLE"
-        )
+        return _foreign(address, line[:200].decode("utf-8", "replace").strip())
+
+
+def _foreign(address: str, said: str) -> ServerError:
+    cause = f"what answers at {address} is not Triton's HTTP port; it says: {said}"
+    return ServerError(cause, _GIVE_PORT, code="SERVER-UNREACHABLE")
 
 
 @contextlib.contextmanager

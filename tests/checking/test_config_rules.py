@@ -192,6 +192,7 @@ CASES: dict[str, Case] = {
         Change(yaml={"kv_cache.dtype": "fp8", "target": FP8}, target=QWEN, target_family="qwen2"),
         Change(yaml={"kv_cache.dtype": "fp8", "target": FP8}, target={**QWEN, "head_dim": 128}, target_family="qwen3"),
     ),
+    "KV-PARITY": Case(alone(kv_cache__dtype="int8"), alone(kv_cache__dtype="auto")),
     "KV-WINDOW-REUSE": Case(
         Change(yaml={"gpu.name": "l40s"}, target_family="mistral", target={"sliding_window": 3071}),
         Change(yaml={"gpu.name": "l40s"}, target_family="mistral", target={"sliding_window": 3072}),

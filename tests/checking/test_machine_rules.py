@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from deployments import yaml_document
+from engine_folders import write_engine
 from machines import H100, L40S, gpu_box, laptop
 from trtkit.builds import Build, open_build
 from trtkit.checking.folder_checks import check_build, check_machine
@@ -69,6 +70,15 @@ def test_a_release_is_known_again_by_the_names_that_its_packages_have(
             continue
         found = codes(gpu_box(version=installed), build_of(tmp_path, backend, version=built))
         assert ("RUN-VERSION" in found) != same
+
+
+def test_an_engine_of_another_release_than_the_build_is_refused(tmp_path: Path) -> None:
+    build = build_of(tmp_path)
+    for version, found in (("1.2.1", set()), ("1.0.0", {"RUN-ENGINE"})):
+        write_engine(tmp_path / "engines" / "target", lambda document, v=version: document.update(version=v))
+        assert codes(gpu_box(), build) == found
+    (finding,) = [f for f in check_machine(gpu_box(), build) if f.code == "RUN-ENGINE"]
+    assert "target is of TensorRT-LLM 1.0.0, the build is for 1.2.1" in finding.cause
 
 
 def test_another_sm_is_refused(tmp_path: Path) -> None:

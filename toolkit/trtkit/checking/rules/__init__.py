@@ -1,5 +1,6 @@
 """The tables of rules, by what they look at."""
 
+from trtkit.checking.rules.answers import ANSWER_RULES
 from trtkit.checking.rules.gpu import GPU_RULES
 from trtkit.checking.rules.kv_cache import KV_RULES
 from trtkit.checking.rules.limits import LIMIT_RULES
@@ -21,6 +22,7 @@ CONFIG_RULES = (
     *PAIR_RULES,
     *SPECULATION_RULES,
     *KV_RULES,
+    *ANSWER_RULES,
     *SINK_RULES,
     *LIMIT_RULES,
     *MEMORY_RULES,

@@ -56,6 +56,12 @@ def _other_version(built: BuiltFor) -> Iterable[Hit]:
         yield hit("tensorrt_llm", built=built.version, runtime=runtime, why=why)
 
 
+def _other_engine(built: BuiltFor) -> Iterable[Hit]:
+    for role, version in built.engine_versions.items():
+        if not same_release(version, built.version):
+            yield hit("tensorrt_llm", role=role, engine=version, built=built.version)
+
+
 def _other_sm(built: BuiltFor) -> Iterable[Hit]:
     here = sorted({device.sm for device in built.machine.gpu.devices}) if built.machine.gpu else []
     if built.backend == "engine" and built.sm is not None and here and built.sm not in here:
@@ -200,6 +206,17 @@ BUILT_RULES: tuple[Rule[BuiltFor], ...] = (
         source="tensorrtllm_backend issues #190, #194, #285; TensorRT-LLM issue #1803",
         find=_other_version,
         example=hit("tensorrt_llm", built="0.17.0", runtime="0.19.0", why="an engine loads in its own only"),
+    ),
+    Rule(
+        code="RUN-ENGINE",
+        severity="error",
+        looks_at="build",
+        when="an engine in the build directory is of another TensorRT-LLM than the build",
+        cause="the engine of the {role} is of TensorRT-LLM {engine}, the build is for {built}: it was put there since",
+        fix="run `trtkit build` again",
+        source="tensorrtllm_backend issue #285; TensorRT-LLM issue #1803",
+        find=_other_engine,
+        example=hit("tensorrt_llm", role="target", engine="1.0.0", built="1.2.1"),
     ),
     Rule(
         code="RUN-SM",

@@ -1,9 +1,12 @@
 """BuiltFor: what a finished build was made for, so that it can be held against a machine. Knows the manifest."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from trtkit.builds import Build
 from trtkit.doctor import Machine
+from trtkit.engines.inspect import read_engine
+from trtkit.errors import InputError
 from trtkit.planning.gpus import find_gpu
 
 
@@ -23,6 +26,15 @@ class BuiltFor:
     def version(self) -> str:
         """The TensorRT-LLM version of the artifacts."""
         return str(self.build.manifest["tensorrt_llm"])
+
+    @property
+    def engine_versions(self) -> dict[str, str]:
+        """Role -> the TensorRT-LLM that its engine was built by, for the engines that can be read."""
+        versions = {}
+        for role in self.build.config.models if self.backend == "engine" else ():
+            with suppress(InputError):
+                versions[role] = read_engine(self.build.folder / "engines" / role).version
+        return versions
 
     @property
     def sm(self) -> int | None:

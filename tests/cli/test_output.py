@@ -3,6 +3,7 @@
 import pytest
 from trtkit.cli.output import Output
 from trtkit.errors import ServerError
+from trtkit.progress import Progress
 
 
 @pytest.mark.parametrize(
@@ -23,3 +24,13 @@ def test_a_result_ends_the_line_once(capsys: pytest.CaptureFixture[str]) -> None
         output.stream("a")
         output.result({}, "")
     assert capsys.readouterr().out == "a\n"
+
+
+def test_a_bar_says_what_is_under_way_now(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with Output(as_json=False) as output:
+        output.progress(Progress("load", 0, 2, "models (first)"))
+        output.progress(Progress("load", 1, 2, "models (second)"))
+        output.close_bars()
+    drawn = capsys.readouterr().err
+    assert drawn.rindex("models (second)") > drawn.rindex("models (first)")

@@ -72,7 +72,7 @@ class Output(AbstractContextManager["Output"]):
         bars = self._open_bars()
         if event.stage not in self._tasks:
             self._tasks[event.stage] = bars.add_task(event.stage, total=event.total, unit=event.unit)
-        bars.update(self._tasks[event.stage], completed=event.done, total=event.total)
+        bars.update(self._tasks[event.stage], completed=event.done, total=event.total, unit=event.unit)
 
     def close_bars(self) -> None:
         """Leave the bars as they stand, so that other text may follow."""

@@ -206,6 +206,15 @@ def test_what_the_llmapi_model_cannot_be_asked_is_refused(command: list[str], bu
 
 
 @pytest.mark.tritonserver
+@pytest.mark.parametrize("command", [("bench",), ("tune", "--concurrency", "1")], ids=lambda value: value[0])
+def test_nor_is_it_asked_at_an_address(command: tuple[str, ...], llmapi_address: str, tmp_path: Path) -> None:
+    asked = [*command, f"grpc://{llmapi_address}", "--draft-len", "1", "--no-plot", "--out", str(tmp_path)]
+    result = CliRunner().invoke(cli, asked)
+    assert result.exit_code == 2
+    assert f"LLMAPI: grpc://{llmapi_address} is served by NVIDIA's llmapi model" in result.stderr
+
+
+@pytest.mark.tritonserver
 def test_a_build_of_the_llmapi_backend_is_checked_as_its_server_is(
     llmapi_address: str, build: Build, tmp_path: Path
 ) -> None:

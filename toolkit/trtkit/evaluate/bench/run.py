@@ -30,7 +30,7 @@ from trtkit.evaluate.bench.prompts import bench_prompts, trace_prompts
 from trtkit.evaluate.bench.summary import bench_junit, bench_markdown
 from trtkit.evaluate.bench.traffic import prompts_jsonl, trace_jsonl
 from trtkit.evaluate.endpoints.asynchronous import AsyncTritonEndpoint, Threaded
-from trtkit.evaluate.endpoints.deployment import Target, open_address, refuse_draft_lengths, refuse_llmapi
+from trtkit.evaluate.endpoints.deployment import Target, open_own_address, refuse_draft_lengths, refuse_llmapi
 from trtkit.evaluate.endpoints.endpoint import AsyncEndpoint, Endpoint
 from trtkit.evaluate.endpoints.workers import run_loop
 from trtkit.evaluate.oracle.configured_file import configured_file
@@ -90,7 +90,7 @@ def bench_deployment(
         refuse_unplanned(standing, [run_key(load_fields(load)) for load in plan.loads])
     out = options.out or (target.build.folder / "bench" if target.build is not None else Path("bench"))
     _refuse_unwritable(out, options)
-    with open_address(target, on_progress) as address:
+    with open_own_address(target, on_progress) as address:
         runs = run_loop(_run(target, address, plan, Timer(clock_ns), on_progress))
     document = bench_document(runs, plan, _context(target, options))
     limits = options.limits.over(target.build)
@@ -141,7 +141,7 @@ def refuse_regression(document: dict[str, Any]) -> None:
 
 
 def _refuse_unfit(target: Target, options: BenchOptions) -> None:
-    refuse_llmapi(target.build)
+    refuse_llmapi(target)
     if options.with_oracle and target.build is None:
         raise InputError(
             "transformers cannot be measured for a URL", "give the build directory, or leave --oracle out", code="BENCH"

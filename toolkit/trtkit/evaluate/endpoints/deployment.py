@@ -15,7 +15,7 @@ from trtkit.evaluate.endpoints.foreign import LlmApiEndpoint, OpenAiEndpoint
 from trtkit.evaluate.endpoints.patience import LONGEST_SILENCE_S, Patience, PatientEndpoint
 from trtkit.evaluate.endpoints.triton import TritonEndpoint
 from trtkit.progress import OnProgress, silent
-from trtkit.server.connection import open_server
+from trtkit.server.connection import host_and_port, open_server
 from trtkit.server.launch import ServerFolders
 from trtkit.server.state import find_running
 from trtkit.serving.contract import BLS
@@ -47,7 +47,7 @@ class Target:
 def parse_target(text: str) -> Target:
     """Read BUILD, grpc://host:port or http(s)://host[:port]/v1. Raises InputError for anything else."""
     if text.startswith(_SCHEME):
-        address = _address(text)
+        address = host_and_port(text)
         if address is None:
             raise InputError(f"{text} is no address", _FORMS, code="URL")
         return Target(text, address=address)
@@ -56,19 +56,6 @@ def parse_target(text: str) -> Target:
     if "://" in text:
         raise InputError(f"{text} is no URL that can be asked", _FORMS, code="URL")
     return Target(text, build=open_build(Path(text)))
-
-
-def _address(url: str) -> str | None:
-    """host:port of a URL that has nothing else; an IPv6 host in brackets, as in the URL. None for anything else."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        return None
-    extra = parts.path.strip("/") or parts.query or parts.fragment or parts.username
-    if not host or not port or extra or any(character.isspace() for character in host):
-        return None
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _has_host(url: str) -> bool:
@@ -96,11 +83,12 @@ def refuse_draft_lengths(target: Target, draft_lens: Sequence[int]) -> None:
         )
 
 
-def refuse_llmapi(build: Build | None) -> None:
-    """Raise InputError for a build whose model takes no draft length and tells no token ids, only text."""
-    if build is not None and build.config.backend == "llmapi":
+def refuse_llmapi(target: Target) -> None:
+    """Raise InputError for a build, or an identified server, whose model takes no draft length and tells no token ids,
+    only text."""
+    if target.has_llmapi or (target.build is not None and target.build.config.backend == "llmapi"):
         raise InputError(
-            f"{build.folder} is served by NVIDIA's llmapi model, which takes no draft length and tells no token ids",
+            f"{target.name} is served by NVIDIA's llmapi model, which takes no draft length and tells no token ids",
             "trtkit parity check compares its text; for the rest build with backend: engine",
             code="LLMAPI",
         )
@@ -155,6 +143,14 @@ def identified(target: Target) -> Target:
         return replace(target, has_llmapi=not ours and connection.is_ready(LLMAPI, _TIMEOUT_S))
     finally:
         connection.close()
+
+
+@contextmanager
+def open_own_address(target: Target, on_progress: OnProgress = silent) -> Iterator[str]:
+    """open_address, for what trtkit's own models alone can be asked. Raises InputError where NVIDIA's answers."""
+    refuse_llmapi(identified(target))
+    with open_address(target, on_progress) as address:
+        yield address
 
 
 @contextmanager

@@ -76,8 +76,9 @@ def check_sampling(build: Build, options: SamplingOptions, on_progress: OnProgre
     Raises ServerError when the deployment fails, InputError when nothing can be tested; a difference is not an error
     here (see refuse_bias).
     """
-    refuse_llmapi(build)
-    refuse_draft_lengths(Target(str(build.folder), build), options.draft_lens)
+    target = Target(str(build.folder), build)
+    refuse_llmapi(target)
+    refuse_draft_lengths(target, options.draft_lens)
     out = build.folder / "parity"
     refuse_unwritable(out)
     asked = _ask(build, options)
@@ -86,7 +87,7 @@ def check_sampling(build: Build, options: SamplingOptions, on_progress: OnProgre
     alpha = options.alpha / (_POSITIONS * len(sources))
     _refuse_small(alpha, options, _POSITIONS * len(sources))
     sampled = []
-    with open_endpoint(Target(str(build.folder), build), time.perf_counter_ns, on_progress) as endpoint:
+    with open_endpoint(target, time.perf_counter_ns, on_progress) as endpoint:
         for done, source in enumerate(sources):
             on_progress(Progress("sampling", done, len(sources), "runs"))
             leading = source.first if max(source.first.values()) < _ALL_BUT_CERTAIN else source.second

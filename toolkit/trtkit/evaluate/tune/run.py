@@ -13,7 +13,7 @@ from trtkit.errors import InputError
 from trtkit.evaluate.bench.load import Timer
 from trtkit.evaluate.bench.prompts import bench_prompts
 from trtkit.evaluate.endpoints.asynchronous import AsyncTritonEndpoint
-from trtkit.evaluate.endpoints.deployment import Target, open_address, refuse_draft_lengths, refuse_llmapi
+from trtkit.evaluate.endpoints.deployment import Target, open_own_address, refuse_draft_lengths, refuse_llmapi
 from trtkit.evaluate.endpoints.workers import run_loop
 from trtkit.evaluate.oracle.record_choice import PromptChoice
 from trtkit.evaluate.reports.figure import require_plots
@@ -66,7 +66,7 @@ def tune_deployment(
     if options.plot:
         require_plots()
     timer = Timer(clock_ns)
-    with open_address(target, on_progress) as address:
+    with open_own_address(target, on_progress) as address:
         levels, elapsed_s = run_loop(_sweep(address, plan, timer, on_progress))
     schedule = schedule_of(levels)
     if schedule is None:
@@ -103,7 +103,7 @@ def load_levels(max_batch_size: int) -> tuple[int, ...]:
 
 def _plan(target: Target, options: TuneOptions) -> TunePlan:
     build = target.build
-    refuse_llmapi(build)
+    refuse_llmapi(target)
     if build is None and not (options.draft_lens and options.concurrencies):
         raise InputError(
             "a URL does not say which draft lengths and loads it is made for",

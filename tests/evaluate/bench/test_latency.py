@@ -32,6 +32,13 @@ def test_a_response_of_several_tokens_shortens_the_time_per_token() -> None:
     assert timing.tpot_ms == 10
 
 
+def test_the_tokens_of_the_first_response_took_none_of_the_time_after_it() -> None:
+    timing = timing_of(generation((50, 3), (80, 1)))
+    assert timing is not None
+    assert timing.tpot_ms == 30
+    assert (whole := timing_of(generation((50, 3)))) is not None and whole.tpot_ms is None
+
+
 def test_a_single_token_has_no_time_per_token() -> None:
     timing = timing_of(generation((50, 1)))
     assert timing is not None

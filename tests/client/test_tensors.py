@@ -110,6 +110,7 @@ def test_a_number_that_would_arrive_as_another_one_is_refused(request_: Generate
         ("text", None, "text_input must be text"),
         ("text", b"a", "text_input must be text"),
         ("stop_words", "ab", "stop_words must be several texts"),
+        ("stop_words", None, "stop_words must be several texts"),
         ("stop_words", (1,), "stop_words must be text"),
         ("deadline_s", 0, "deadline_s must be above 0"),
         ("deadline_s", -1.0, "deadline_s must be above 0"),

@@ -1,7 +1,7 @@
 """GenerateRequest to a KServe message, and KServe outputs to Chunk, by the contract. Knows no connection."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -50,8 +50,8 @@ def settled(request: GenerateRequest, sends_pieces: Callable[[], bool]) -> Gener
 def values_of(request: GenerateRequest) -> dict[str, Any]:
     """The inputs by name; None for those that are left out. Raises RequestError for what no tensor can carry."""
     check_deadline(request.deadline_s)
-    if isinstance(request.stop_words, str):
-        raise _refusal("stop_words must be several texts, got one", "send a tuple")
+    if isinstance(request.stop_words, str) or not isinstance(request.stop_words, Iterable):
+        raise _refusal(f"stop_words must be several texts, got {request.stop_words!r:.80}", "send a tuple")
     values = _chosen_values(request)
     return {name: _checked(name, value) for name, value in values.items()}
 

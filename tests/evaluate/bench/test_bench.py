@@ -222,6 +222,25 @@ def test_a_rate_that_cannot_be_planned_is_refused(rate: float) -> None:
         bench_deployment(Target("nobody", address="127.0.0.1:1"), options)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"concurrencies": (2, 9), "num_requests": 8}, "8 requests a round are never 9 under way at once"),
+        ({"trace": Path("t.jsonl"), "rates": (1.0,)}, "a trace has its own times"),
+        ({"trace": Path("t.jsonl"), "concurrencies": (1,)}, "a trace has its own times"),
+        ({"with_oracle": True}, "transformers cannot be measured for a URL"),
+    ],
+)
+def test_options_that_contradict_one_another_are_refused_before_anything_is_asked(
+    changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InputError, match=said) as refused:
+        bench_deployment(
+            Target("nobody", address="127.0.0.1:1"), BenchOptions(PromptChoice(), draft_lens=(1,), **changes)
+        )
+    assert refused.value.code == "BENCH"
+
+
 def test_a_url_leaves_chats_out_and_says_so() -> None:
     prompts, skipped = bench_prompts(None, PromptChoice(limit=7), 8)
     assert len(prompts) == 8

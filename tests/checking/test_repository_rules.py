@@ -214,6 +214,10 @@ CASES: dict[str, tuple[Edit, Edit]] = {
         all_of(as_engine, parameter(LLM, "sink_token_length", "4")),
         all_of(as_engine, parameter(LLM, "sink_token_length", "4"), streamingllm),
     ),
+    "REPO-WINDOW-REUSE": (
+        all_of(as_engine, version("0.21.0"), parameter(LLM, "max_attention_window_size", "100,160")),
+        all_of(as_engine, version("1.2.1"), parameter(LLM, "max_attention_window_size", "100,160")),
+    ),
     "REPO-BEAM": (
         all_of(as_engine, parameter(LLM, "max_beam_width", "4")),
         all_of(as_engine, parameter(LLM, "max_beam_width", "4"), engine("target", max_beam_width=4)),
@@ -309,6 +313,23 @@ def test_fractions_above_the_whole_are_fine_where_tokens_are_limited(build: Path
     for model in (LLM, DRAFT):
         parameter(model, "max_tokens_in_paged_kv_cache", "4096")(build)
     assert "REPO-FRACTION" not in codes(build)
+
+
+@pytest.mark.parametrize(
+    ("windows", "reuse", "warned"), [("160", "true", False), ("100", "true", True), ("100", "false", False)]
+)
+def test_a_window_matters_where_it_is_short_and_blocks_are_reused(
+    windows: str, reuse: str, warned: bool, build: Path
+) -> None:
+    all_of(as_engine, version("0.21.0"), parameter(LLM, "max_attention_window_size", windows))(build)
+    parameter(LLM, "enable_kv_cache_reuse", reuse)(build)
+    assert ("REPO-WINDOW-REUSE" in codes(build)) == warned
+
+
+def test_a_target_is_not_told_to_switch_off_the_reuse_it_needs(build: Path) -> None:
+    CASES["REPO-WINDOW-REUSE"][0](build)
+    (finding,) = [f for f in check_repository(build / "model_repository") if f.code == "REPO-WINDOW-REUSE"]
+    assert finding.fix == "build for sequences within 100 tokens"
 
 
 def test_reuse_against_the_engine_names_both_files(build: Path) -> None:

@@ -5,8 +5,10 @@ from collections.abc import Iterable, Iterator
 from trtkit.checking.rule import Hit, Rule, hit
 from trtkit.checking.subjects.engine import EngineFolder
 from trtkit.checking.subjects.repository import Repository, TritonModel
+from trtkit.engines.release import find_release
 
 _PREPROCESSING = "preprocessing"
+_NON_CYCLIC_SINCE = (1, 0, 0)
 _LOGITS = {"gather_context_logits": "context_logits", "gather_generation_logits": "generation_logits"}
 _TRITON_DTYPES = {"float32": "FP32", "float16": "FP16", "bfloat16": "BF16"}
 
@@ -63,6 +65,30 @@ def _logits_dtypes(repository: Repository) -> Iterable[Hit]:
                 yield hit(model.place("output"), output=output, declared=declared[output], built=built)
 
 
+def _windows(repository: Repository) -> Iterable[Hit]:
+    """From 1.0 on it depends on the GPU, which a repository does not name; checking the YAML looks at that."""
+    for model, engine in with_engine(repository):
+        release = find_release(engine.info.version)
+        written = (model.parameter("max_attention_window_size") or "").split(",")
+        windows = [int(window) for window in written if window.strip().isdigit()]
+        longest = engine.info.spec.max_seq_len
+        cyclic = not engine.is_reference and release is not None and release.order < _NON_CYCLIC_SINCE
+        if cyclic and windows and min(windows) < longest and reuses(model, engine):
+            # A target that takes drafts does not load without reuse.
+            way = "build" if engine.max_draft_len else "write enable_kv_cache_reuse false, or build"
+            place = model.place("parameters.max_attention_window_size")
+            yield hit(place, window=min(windows), longest=longest, way=way)
+
+
+def reuses(model: TritonModel, engine: EngineFolder) -> bool:
+    """enable_kv_cache_reuse; unset means what the release of the engine takes (true from 0.19 on)."""
+    written = model.parameter("enable_kv_cache_reuse")
+    if written is not None:
+        return written.lower() == "true"
+    release = find_release(engine.info.version)
+    return release is not None and release.triton is not None and release.triton.reuse_default
+
+
 _GPT_MODEL_PATH = "tensorrt_llm_draft/config.pbtxt:parameters.gpt_model_path"
 AGREEMENT_RULES: tuple[Rule[Repository], ...] = (
     Rule(
@@ -91,6 +117,23 @@ AGREEMENT_RULES: tuple[Rule[Repository], ...] = (
             sinks="4",
             engine="engines/target/config.json",
             version="1.2.1",
+        ),
+    ),
+    Rule(
+        code="REPO-WINDOW-REUSE",
+        severity="warning",
+        looks_at="repository",
+        when="reuse with an attention window shorter than the engine's sequences, before 1.0",
+        cause="some layers attend to {window} tokens, the engine takes {longest}: prefixes of longer prompts that are "
+        "reused may be wrong, from the second identical prompt on",
+        fix="{way} for sequences within {window} tokens",
+        source="TensorRT-LLM issue #2912, PR #2983",
+        find=_windows,
+        example=hit(
+            "tensorrt_llm/config.pbtxt:parameters.max_attention_window_size",
+            window=4096,
+            longest=9216,
+            way="write enable_kv_cache_reuse false, or build",
         ),
     ),
     Rule(

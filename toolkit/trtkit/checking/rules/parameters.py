@@ -3,10 +3,8 @@
 from collections.abc import Iterable, Iterator
 
 from trtkit.checking.rule import Hit, Rule, hit
-from trtkit.checking.rules.agreement import with_engine
-from trtkit.checking.subjects.engine import EngineFolder
+from trtkit.checking.rules.agreement import reuses, with_engine
 from trtkit.checking.subjects.repository import BLS, Repository, TritonModel
-from trtkit.engines.release import find_release
 
 _BATCHING = frozenset({"inflight_fused_batching", "inflight_batching", "V1", "v1"})
 _SCHEDULING = frozenset({"guaranteed_no_evict", "max_utilization"})
@@ -24,15 +22,6 @@ def _drafts_without_reuse(repository: Repository) -> Iterable[Hit]:
     for model, engine in with_engine(repository):
         if engine.max_draft_len and not reuses(model, engine):
             yield hit(model.place("parameters.enable_kv_cache_reuse"), engine=engine.folder / "config.json")
-
-
-def reuses(model: TritonModel, engine: EngineFolder) -> bool:
-    """enable_kv_cache_reuse; unset means what the release of the engine takes (true from 0.19 on)."""
-    written = model.parameter("enable_kv_cache_reuse")
-    if written is not None:
-        return written.lower() == "true"
-    release = find_release(engine.info.version)
-    return release is not None and release.triton is not None and release.triton.reuse_default
 
 
 def _draft_length(repository: Repository) -> Iterable[Hit]:

@@ -1,6 +1,7 @@
 """A build's record when a check asks for more: what stands in it is kept, however the new answers were asked for."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ from deployed_tiny import deployed_tiny
 from trtkit.builds import Build
 from trtkit.errors import InputError
 from trtkit.evaluate.endpoints.deployment import Target
-from trtkit.evaluate.oracle.numerics import GivenFormats
-from trtkit.evaluate.oracle.record import ParityRecord, read_record
+from trtkit.evaluate.oracle.numerics import GivenFormats, formats_of
+from trtkit.evaluate.oracle.record import ParityRecord, read_record, write_record
 from trtkit.evaluate.oracle.record_choice import (
     PromptChoice,
     expect_of_build,
@@ -56,6 +57,20 @@ def test_a_record_in_another_dtype_is_extended_in_it(build: Build, others: Path)
     expect_of_build(build, PromptChoice(prompts=others))
     assert kept(build).header.dtype == "bfloat16"
     assert [answer.name for answer in kept(build).answers] == ["short-one-word", "others-1"]
+
+
+def test_a_record_of_another_checkpoint_is_refused(build: Build, tmp_path: Path) -> None:
+    record = record_build(build, PromptChoice(limit=1))
+    write_record(tmp_path / "other.json", replace(record, header=replace(record.header, digest="other")))
+    with pytest.raises(InputError, match="the record is about another checkpoint"):
+        expect_of_file(tmp_path / "other.json", PromptChoice(limit=1), build)
+
+
+def test_a_record_that_was_made_for_other_formats_is_made_for_the_builds(build: Build) -> None:
+    record = record_build(build, PromptChoice(limit=1))
+    write_record(record_path(build), replace(record, formats=replace(record.formats, kv_dtype="int8")))
+    expect_of_build(build, PromptChoice(limit=1))
+    assert kept(build).formats == record.formats == formats_of(build)
 
 
 def test_a_record_is_read_once_however_it_is_extended(

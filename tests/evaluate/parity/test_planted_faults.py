@@ -162,11 +162,12 @@ def test_a_wrong_draft_changes_nothing_but_the_acceptance(broken: Build) -> None
     assert document["acceptance"]["cold"] < 0.9
 
 
-def test_a_checkpoint_changed_after_the_build_is_not_asked(broken: Build) -> None:
+@pytest.mark.parametrize("change", [lambda text: text + " ", lambda text: text[::-1]], ids=["longer", "same size"])
+def test_a_checkpoint_changed_after_the_build_is_not_asked(change: Callable[[str], str], broken: Build) -> None:
     source = broken.source("target") / "tokenizer_config.json"
     before = source.read_text()
     try:
-        source.write_text(before + " ")
+        source.write_text(change(before))
         with pytest.raises(CheckpointError, match="has changed since the build"):
             record_build(broken, CHOICE)
     finally:

@@ -72,6 +72,11 @@ def test_more_samples_find_smaller_deviations() -> None:
     assert sizes[1] == pytest.approx(2 * sizes[2], rel=0.05)
 
 
+def test_counts_as_far_off_as_those_seen_are_part_of_the_p_value() -> None:
+    """Seven of ten tosses: 7, 8, 9, 10 or 0 to 3 heads have probability 0.344, without those of 7 and 3 it is 0.109."""
+    assert p_value(np.array([7, 3]), [0.5, 0.5], np.random.default_rng(0)) == pytest.approx(0.34375, abs=0.02)
+
+
 def test_the_same_seed_gives_the_same_p_value() -> None:
     counts = np.array([90, 60, 20, 15, 15])
     assert p_value(counts, P, rng(5)) == p_value(counts, P, rng(5))

@@ -15,7 +15,7 @@ from trtkit.conversion.disk_file import ALIGNMENT, DiskFile
 from trtkit.conversion.options import ConversionOptions
 from trtkit.conversion.rank_file import RankFile, TensorHeader
 from trtkit.conversion.write_lanes import BLOCK_BYTES, WriteLanes
-from trtkit.errors import BuildError
+from trtkit.errors import MissingToolError
 
 
 def aligned(data: bytes) -> memoryview:
@@ -114,7 +114,7 @@ def test_ranks_opened_before_one_that_cannot_be_are_closed_and_removed(
     monkeypatch.setattr(os, "open", no_second)
     (tmp_path / "out").mkdir()
     before = len(list(Path("/proc/self/fd").iterdir()))
-    with pytest.raises(BuildError, match="No space left"):
+    with pytest.raises(MissingToolError, match="No space left"):
         convert_checkpoint(source, tmp_path / "out", ConversionOptions(tensor_parallel=2))
     assert not list((tmp_path / "out").iterdir())
     assert len(list(Path("/proc/self/fd").iterdir())) == before

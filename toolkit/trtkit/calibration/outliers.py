@@ -115,7 +115,8 @@ def outlier_channels(tensor: TensorRecord) -> tuple[OutlierChannel, ...]:
     median = float(np.median(alive))
     per_head = tensor.channel_amax.size // max(1, tensor.num_heads)
     order = np.argsort(-tensor.channel_amax, kind="stable")[:_SHOWN_CHANNELS]
-    high = tensor.channel_percentile(99.9)
+    found = [index for index in order if tensor.channel_amax[index] > _OUTLIER_CHANNEL * median]
+    high = tensor.channel_percentile(99.9) if found else tensor.channel_amax[:0]
     return tuple(
         OutlierChannel(
             head=int(index // per_head),
@@ -125,8 +126,7 @@ def outlier_channels(tensor: TensorRecord) -> tuple[OutlierChannel, ...]:
             share=float(tensor.channel_mean_abs[index] / tensor.channel_amax[index]),
             high=float(high[index]) if high.size else None,
         )
-        for index in order
-        if tensor.channel_amax[index] > _OUTLIER_CHANNEL * median
+        for index in found
     )
 
 

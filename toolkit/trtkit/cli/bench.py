@@ -13,11 +13,11 @@ from trtkit.cli.command_line import command_line
 from trtkit.cli.finite_range import FiniteRange
 from trtkit.cli.left_out import left_out
 from trtkit.cli.output import Output, with_output
+from trtkit.cli.prompt_options import prompt_options, taken_choice
 from trtkit.evaluate.bench.document import run_name
 from trtkit.evaluate.bench.limits import LatencyLimits, refuse_slowness
 from trtkit.evaluate.bench.run import DEFAULT_REQUESTS, BenchOptions, bench_deployment, refuse_regression
 from trtkit.evaluate.endpoints.deployment import parse_target
-from trtkit.evaluate.oracle.record_choice import PromptChoice
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _POSITIVE = click.IntRange(min=1)
@@ -26,10 +26,7 @@ _FIGURE = FiniteRange(min=0, min_open=True)
 
 @click.command()
 @click.argument("target", metavar="BUILD|grpc://HOST:PORT")
-@click.option("--prompts", type=_FILE, help="Text or JSONL; default: shipped.")
-@click.option("--limit", type=_POSITIVE, help="Only the first N prompts.")
-@click.option("--max-new-tokens", type=_POSITIVE, help="Length of the answers.")
-@click.option("--group", help="Only the prompts of this class.")
+@prompt_options()
 @click.option("--draft-len", "draft_lens", type=_POSITIVE, multiple=True, help="Repeatable; default: the build's.")
 @click.option("--concurrency", "concurrencies", type=_POSITIVE, multiple=True, help="Requests under way; repeatable.")
 @click.option(
@@ -62,7 +59,7 @@ def command(output: Output, target: str, **options: Any) -> None:
     TTFT, TPOT, tokens per second and acceptance by concurrency, the speed-up of speculation, and the draft length to
     use, which is 0 where speculation loses.
     """
-    choice = PromptChoice(*(options.pop(key) for key in ("prompts", "limit", "max_new_tokens", "group")))
+    choice = taken_choice(options)
     limits = LatencyLimits(**{field.name: options.pop(field.name) for field in fields(LatencyLimits)})
     document = bench_deployment(
         parse_target(target),

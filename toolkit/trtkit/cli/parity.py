@@ -1,6 +1,5 @@
 """`trtkit parity`."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,6 +10,7 @@ from trtkit.cli.command_line import command_line
 from trtkit.cli.finite_range import FiniteRange
 from trtkit.cli.output import Output, with_output
 from trtkit.cli.parity_tables import render, render_layers, render_samples
+from trtkit.cli.prompt_options import prompt_options, taken_choice
 from trtkit.config.schema import KvDtype, Quantization
 from trtkit.evaluate.endpoints.deployment import parse_target
 from trtkit.evaluate.oracle.libraries import require_oracle_libraries
@@ -29,25 +29,9 @@ def command() -> None:
     """Compare a deployment's greedy tokens with those of transformers on the original checkpoint."""
 
 
-_GROUP = click.option("--group", help="Only the prompts of this class.")
-
-
-def _prompt_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that choose prompts, the same for record and check."""
-    options = (
-        click.option("--prompts", type=_FILE, help="Text or JSONL file; default: the prompts that trtkit ships."),
-        click.option("--limit", type=click.IntRange(min=1), help="Only the first N prompts."),
-        click.option("--max-new-tokens", type=click.IntRange(min=1), help="Length of the answers."),
-        _GROUP,
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
-
-
 @command.command()
 @click.argument("build", type=click.Path(path_type=Path))
-@_prompt_options
+@prompt_options()
 @click.option("--dtype", type=click.Choice(get_args(Dtype)), default="float32", show_default=True, help="The oracle's.")
 @click.option("--device", default="cpu", show_default=True, help="Where the oracle runs, e.g. cuda.")
 @click.option(
@@ -73,7 +57,7 @@ def record(output: Output, build: Path, dtype: Dtype, device: str, batch_size: i
 
 @command.command()
 @click.argument("target", metavar="BUILD|grpc://HOST:PORT|http://HOST:PORT/v1")
-@_prompt_options
+@prompt_options()
 @click.option("--record", type=_FILE, help="A record made earlier; needed for a URL.")
 @click.option("--draft-len", "draft_lens", type=click.IntRange(min=0), multiple=True, help="0 is off; repeatable.")
 @click.option("--dtype", type=click.Choice(get_args(Dtype)), help="Of a server given by URL. [the recorded build's]")
@@ -98,7 +82,7 @@ def check(output: Output, target: str, **options: Any) -> None:
     a near-tie. Exits with 1 when an answer is different. NVIDIA's llmapi model and OpenAI-compatible servers choose
     their own draft length; where they send no token ids, answers are compared as text.
     """
-    choice = PromptChoice(*(options.pop(key) for key in ("prompts", "limit", "max_new_tokens", "group")))
+    choice = taken_choice(options)
     shares = ParityShares(*(options.pop(key) for key in ("min_identical", "max_near_tie")))
     formats = GivenFormats(*(options.pop(key) for key in ("dtype", "kv_dtype", "quantization")))
     document = check_parity(
@@ -112,9 +96,7 @@ def check(output: Output, target: str, **options: Any) -> None:
 
 @command.command()
 @click.argument("build", type=click.Path(path_type=Path))
-@click.option("--prompts", type=_FILE, help="Text or JSONL file; default: the prompts that trtkit ships.")
-@click.option("--limit", type=click.IntRange(min=1), default=8, show_default=True, help="Only the first N prompts.")
-@_GROUP
+@prompt_options(default_limit=8, has_length=False)
 @click.option(
     "--role", type=click.Choice(["target", "draft"]), default="target", show_default=True, help="Which model."
 )
@@ -136,9 +118,7 @@ def checkpoint(output: Output, build: Path, role: str, **choice: Any) -> None:
 
 @command.command()
 @click.argument("build", type=click.Path(path_type=Path))
-@click.option("--prompts", type=_FILE, help="Text or JSONL file; default: the prompts that trtkit ships.")
-@click.option("--limit", type=click.IntRange(min=1), default=3, show_default=True, help="Only the first N prompts.")
-@_GROUP
+@prompt_options(default_limit=3, has_length=False)
 @click.option(
     "--samples", "most_samples", type=click.IntRange(min=64), default=2000, show_default=True, help="At most."
 )
@@ -164,7 +144,7 @@ def sampling(output: Output, build: Path, **options: Any) -> None:
     require_oracle_libraries()
     from trtkit.evaluate.sampling.run import SamplingOptions, check_sampling, refuse_bias
 
-    choice = PromptChoice(**{key: options.pop(key) for key in ("prompts", "limit", "group")})
+    choice = taken_choice(options)
     chosen = SamplingOptions(choice, **options, command=command_line())
     document = check_sampling(open_build(build), chosen, output.progress)
     output.result(document, render_samples(document))
@@ -176,7 +156,7 @@ def _record_document(kept: ParityRecord, build: Path) -> dict[str, Any]:
         "schema": "trtkit.parity-recorded/1",
         "record": str(build / "parity" / "record.json"),
         "prompts": [{"name": a.name, "group": a.group, "num_tokens": len(a.token_ids)} for a in kept.answers],
-        "skipped": [{"name": left_out.name, "reason": left_out.reason} for left_out in kept.skipped],
+        "skipped": [left_out.as_dict() for left_out in kept.skipped],
         "versions": dict(kept.header.versions),
     }
 

@@ -13,8 +13,8 @@ from trtkit.cli.command_line import command_line
 from trtkit.cli.finite_range import FiniteRange
 from trtkit.cli.left_out import left_out
 from trtkit.cli.output import Output, with_output
+from trtkit.cli.prompt_options import prompt_options, taken_choice
 from trtkit.evaluate.endpoints.deployment import parse_target
-from trtkit.evaluate.oracle.record_choice import PromptChoice
 from trtkit.evaluate.tune.html import advice_of
 from trtkit.evaluate.tune.run import DEFAULT_BUDGET_S, TuneOptions, tune_deployment
 
@@ -24,10 +24,7 @@ _POSITIVE = click.IntRange(min=1)
 
 @click.command()
 @click.argument("target", metavar="BUILD|grpc://HOST:PORT")
-@click.option("--prompts", type=_FILE, help="Text or JSONL; default: shipped.")
-@click.option("--limit", type=_POSITIVE, help="Only the first N prompts.")
-@click.option("--max-new-tokens", type=_POSITIVE, help="Length of the answers.")
-@click.option("--group", help="Only the prompts of this class.")
+@prompt_options()
 @click.option(
     "--draft-len", "draft_lens", type=_POSITIVE, multiple=True, help="Repeatable; default: up to the build's."
 )
@@ -53,7 +50,7 @@ def command(output: Output, target: str, **options: Any) -> None:
     Successive halving inside --budget: every length gets some requests, the better half twice as many, and so on, with
     the plain target beside them. BUILD gets draft_schedule.json, which a running server takes up at once.
     """
-    choice = PromptChoice(*(options.pop(key) for key in ("prompts", "limit", "max_new_tokens", "group")))
+    choice = taken_choice(options)
     document = tune_deployment(
         parse_target(target), TuneOptions(choice, **options, command=command_line()), on_progress=output.progress
     )

@@ -124,10 +124,11 @@ def _refuse_missing_tools(config: BuildConfig, options: BuildOptions) -> None:
 
     A directory that has engines may need none anew; then the tools are looked for when that is known.
     """
+    if options.tools is not None or options.only not in (None, "engines") or config.backend not in ("auto", "engine"):
+        return
     machine = inspect_machine()
     resolved, out = _resolved(config, options, machine)
-    needed = resolved.backend == "engine" and options.tools is None and options.only in (None, "engines")
-    if needed and not any(read_record(out / "engines" / role) for role in config.models):
+    if resolved.backend == "engine" and not any(read_record(out / "engines" / role) for role in config.models):
         _checked(resolved, options, find_calibrations(resolved, out), without_weights=True)
         find_tools(BuildRequest(resolved, out, {}, gpu_sm(config, machine.sm)), machine, options.runner, options.cache)
 

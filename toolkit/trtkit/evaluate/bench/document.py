@@ -52,7 +52,7 @@ def bench_document(runs: Sequence[BenchRun], plan: BenchPlan, context: BenchCont
             "cache": "cold" if plan.cold else "warm",
             "seed": plan.seed,
         },
-        "skipped": [{"name": entry.name, "reason": entry.reason} for entry in plan.skipped],
+        "skipped": [entry.as_dict() for entry in plan.skipped],
         "runs": [_run(run) for run in runs],
         "speedups": [asdict(speedup) for speedup in speedups],
         "recommended_max_draft_len": {str(concurrency): k for concurrency, k in recommended.items()},

@@ -88,7 +88,7 @@ def compare_checkpoint(
     probe_profile = _profile(oracle, PROBE_DTYPE)
     deployed, probed, cached = (each.root_means for each in (sums.deployed, sums.probe, sums.cache))
     drifts = judge_drift(deployed, probed, cached, profile, probe_profile)
-    left_out = [{"name": entry.name, "reason": entry.reason} for entry in skipped]
+    left_out = [entry.as_dict() for entry in skipped]
     document = {
         **_document(drifts, sums.agreement, _stored_names(build.checkpoint(role))),
         "deployment": str(build.folder),

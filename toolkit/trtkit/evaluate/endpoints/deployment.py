@@ -1,7 +1,7 @@
 """From what the user names, a build directory or a URL, to an endpoint that answers. Knows servers, no prompts."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -119,15 +119,17 @@ def _connected(
     target: Target, clock_ns: Callable[[], int], on_progress: OnProgress
 ) -> Iterator[OpenAiEndpoint | LlmApiEndpoint | TritonEndpoint]:
     if target.openai_url is not None:
-        with OpenAiEndpoint(OpenAiClient(target.openai_url, timeout_s=_SOCKET_TIMEOUT_S), clock_ns) as completions:
+        client = OpenAiClient(target.openai_url, timeout_s=_SOCKET_TIMEOUT_S)
+        with closing(OpenAiEndpoint(client, clock_ns)) as completions:
             yield completions
         return
     with open_address(target, on_progress) as address:
         if target.has_llmapi:
-            with LlmApiEndpoint(address, clock_ns) as foreign:
+            with closing(LlmApiEndpoint(address, clock_ns)) as foreign:
                 yield foreign
             return
-        with TritonEndpoint(address, clock_ns) as endpoint:
+        with closing(TritonEndpoint(address, clock_ns)) as endpoint:
+            endpoint.check_ready()
             yield endpoint
 
 

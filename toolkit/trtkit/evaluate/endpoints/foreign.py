@@ -4,8 +4,6 @@ Neither lets a client choose the draft length. The llmapi model sends text alone
 """
 
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
 from trtkit.client.completion_part import CompletionPart
 from trtkit.client.llmapi_client import LlmApiClient
@@ -21,12 +19,6 @@ class LlmApiEndpoint:
     def __init__(self, address: str, clock_ns: Callable[[], int]) -> None:
         self._client = LlmApiClient(address)
         self._clock_ns = clock_ns
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """Give the connection up; answers under way end with a ServerError."""
@@ -53,12 +45,6 @@ class OpenAiEndpoint:
     def __init__(self, client: OpenAiClient, clock_ns: Callable[[], int]) -> None:
         self._client = client
         self._clock_ns = clock_ns
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """Give the connection up; answers under way end with a ServerError."""

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from types import TracebackType
-from typing import Self
 
 from trtkit.client.request import Chunk, Figures, GenerateRequest
 from trtkit.client.triton_client import TritonClient
@@ -17,12 +15,9 @@ class TritonEndpoint:
     def __init__(self, address: str, clock_ns: Callable[[], int]) -> None:
         self._client = TritonClient(address, clock_ns=clock_ns)
 
-    def __enter__(self) -> Self:
+    def check_ready(self) -> None:
+        """Raises ServerError when the server or its model is not there."""
         self._client.check_ready()
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """Give the connection up; answers under way end with a ServerError."""

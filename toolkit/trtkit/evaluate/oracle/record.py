@@ -90,6 +90,10 @@ class SkippedPrompt:
     prompt_key: str
     reason: str
 
+    def as_dict(self) -> dict[str, str]:
+        """What reports say of it."""
+        return {"name": self.name, "reason": self.reason}
+
 
 @dataclass(frozen=True)
 class ServedFormats:

@@ -55,7 +55,7 @@ def parity_document(result: CheckResult, context: ParityContext) -> dict[str, An
         "acceptance": {"cold": result.acceptance(cold=True), "repeated": result.acceptance(cold=False)},
         "versions": dict(context.versions),
         "past_window": context.past_window,
-        "skipped": [{"name": left_out.name, "reason": left_out.reason} for left_out in context.skipped],
+        "skipped": [left_out.as_dict() for left_out in context.skipped],
         "prompts": [
             {
                 "name": name,

@@ -199,6 +199,6 @@ def _document(build: Build, options: SamplingOptions, sampled: Sequence[_Sampled
         "most_samples": sum(one.design.looks[-1] for one in sampled),
         "same_draws": _same_draws(sampled),
         "tests": [asdict(test) for test in tests],
-        "skipped": [{"name": entry.name, "reason": entry.reason} for entry in asked.skipped] + _untested(sampled),
+        "skipped": [entry.as_dict() for entry in asked.skipped] + _untested(sampled),
         "versions": {"trtkit": __version__, **build.manifest["versions"]},
     }

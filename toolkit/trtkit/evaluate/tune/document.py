@@ -48,7 +48,7 @@ def tune_document(levels: Sequence[TunedLevel], plan: TunePlan, context: TuneCon
         "cache": "cold" if plan.cold else "warm",
         "levels": [_level(level, context.predictor) for level in levels],
         "schedule": [asdict(step) for step in schedule.steps] if schedule is not None else [],
-        "skipped": [{"name": entry.name, "reason": entry.reason} for entry in plan.skipped],
+        "skipped": [entry.as_dict() for entry in plan.skipped],
         "definitions": DEFINITIONS,
         "versions": dict(context.versions),
     }
